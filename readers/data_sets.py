@@ -95,8 +95,9 @@ class DataSets:
         ]
         there = {shard.entry.split for shard in found}
         for missing in sorted({*split_names(split)} - there - {*map(split_without_bucket, there)}):
-            names = sorted({shard.split for m in self.manifests for shard in m.shards})
-            known = ", ".join(names) or "none, as there are no records"
+            names = {shard.split for manifest in self.manifests for shard in manifest.shards}
+            names.update(map(split_without_bucket, [*names]))
+            known = ", ".join(sorted(names)) or "none, as there are no records"
             roots = ", ".join(self.roots)
             raise ValueError(f"split must be one of {known} in {roots}, got {missing!r}")
         return found

@@ -111,9 +111,14 @@ def load_data_sets(
     if any(manifest.is_array_record for manifest in data_sets.manifests):
         what = f"tf.data reads no ArrayRecord files, got {', '.join(data_sets.roots)}"
         raise ValueError(f"{what}: use beam_tfrec.open, Grain or tfds.data_source")
+    buckets = data_sets.buckets(split)
+    keeps_sizes = reading.batch_size and reading.decode_images and not reading.image_size
+    if weights and keeps_sizes and len(buckets) > 1:
+        what = f"batches of a mixture must have one image size, got {len(buckets)} size buckets"
+        raise ValueError(f"{what}: give image_size, or the split of one bucket")
     if weights:
         return _load_mixture(data_sets, weights, split, reading)
-    if buckets := data_sets.buckets(split):
+    if buckets:
         return _load_buckets(data_sets, buckets, reading)
     return _load_split(data_sets, split, reading)
 

@@ -17,8 +17,6 @@ TAR, NPZ = ".tar", ".npz"
 PREFIX_BYTES = 16
 """Size of the prefix of an order key. Samples are sorted by order keys: prefix, then key."""
 
-_PACK = msgspec.msgpack.Encoder()
-
 STAGED_IMAGES = "/staged"
 """Name of the root of images that were copied out of tables; no split has an empty name."""
 
@@ -138,6 +136,8 @@ class Order(enum.Enum):
 
 
 read_sample = msgspec.msgpack.Decoder(Sample).decode
+pack = msgspec.msgpack.Encoder().encode
+"""Return the MessagePack form of a field value or struct; equal values give equal bytes."""
 
 
 def split_and_key(sample: Sample) -> tuple[str, str]:
@@ -145,9 +145,9 @@ def split_and_key(sample: Sample) -> tuple[str, str]:
     return sample.split, sample.key
 
 
-def pack(value: Any) -> bytes:
-    """Return the MessagePack form of a field value or struct; equal values give equal bytes."""
-    return _PACK.encode(value)
+def content_digest(value: Any) -> int:
+    """Return a 256-bit digest of a value's packed form, to be added to others."""
+    return int.from_bytes(hashlib.blake2b(pack(value), digest_size=32).digest(), "big")
 
 
 def digest_payload(payload: bytes) -> bytes:
@@ -184,8 +184,7 @@ def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> in
         parts = [sample.split, sample.key, position, blobs, sample.fields, sample.annotation_ids]
         if sample.payload_digest or sample.payload:
             parts.append(sample.payload_digest or digest_payload(sample.payload))
-        digest = hashlib.blake2b(_PACK.encode(parts), digest_size=32)
-        total += int.from_bytes(digest.digest(), "big")
+        total += content_digest(parts)
     return total
 
 

@@ -36,6 +36,8 @@ _INDEX_NAME = re.compile(rf"{INDEX_DIR}/(.+)\.(?:parquet|idx)")
 _FOLDER = re.compile(r"[A-Za-z0-9_-]*\{split\}[A-Za-z0-9_-]*")
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SHARD_SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords", ".record")
+RECORD_SUFFIXES = (*_SHARD_SUFFIXES, ARRAY_RECORD_SUFFIX)
+"""Suffixes of record files, as written by several programs."""
 
 
 def full_template(names: str, *, array_record: bool = False) -> str:
@@ -116,8 +118,9 @@ class WrittenShard(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def index_names(self) -> tuple[str, ...]:
-        """The names of its index, see `index_names`."""
-        return index_names(self.index_stem)
+        """The names of its index: Parquet, and for TFRecord files DALI's text form."""
+        names = f"{INDEX_DIR}/{self.index_stem}.parquet", f"{INDEX_DIR}/{self.index_stem}.idx"
+        return names[:1] if is_array_record(self.file) else names
 
 
 class ShardInfo(WrittenShard, frozen=True, kw_only=True, omit_defaults=True):
@@ -217,12 +220,6 @@ def index_stem(file: str) -> str:
     return min((file.removesuffix(suffix) for suffix in _SHARD_SUFFIXES), key=len)
 
 
-def index_names(stem: str) -> tuple[str, ...]:
-    """Return the names of a shard's index: Parquet, and for TFRecord files DALI's text form."""
-    names = f"{INDEX_DIR}/{stem}.parquet", f"{INDEX_DIR}/{stem}.idx"
-    return names[:1] if is_array_record(stem) else names
-
-
 def is_index_name(name: str, names: "ShardNames") -> bool:
     """Return whether a file's name is that of an index, by this grammar or a default one.
 
@@ -271,10 +268,9 @@ class ShardNames(msgspec.Struct, frozen=True):
             what = f"must be {', '.join(NAMED_TEMPLATES)} or a template with {{index:05}}"
             at_most = "and at most {split}, {num_shards}, {records}"
             raise self._refused(f"{what} {at_most}", "correct it")
-        suffixes = (*_SHARD_SUFFIXES, ARRAY_RECORD_SUFFIX)
-        if "index" not in fields and not self.template.endswith(suffixes):
+        if "index" not in fields and not self.template.endswith(RECORD_SUFFIXES):
             # It might be the name of another file of the data set.
-            raise self._refused(f"without {{index}} must end in {suffixes}", "add one")
+            raise self._refused(f"without {{index}} must end in {RECORD_SUFFIXES}", "add one")
         folder, slash, _ = self.template.rpartition("/")
         if slash and not _FOLDER.fullmatch(folder):
             what = "must have at most one folder, of letters, digits and {split}"

@@ -34,24 +34,24 @@ class Budget(NamedTuple):
 
 BUDGETS = (
     Budget("pipelines", 3682, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3574, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 2771, ["transforms/sources/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3561, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/sources", 2765, ["transforms/sources/**/*.py"]),
     Budget("report", 1081, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1014, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1361, ["transforms/storage/**/*.py"]),
-    Budget("verify", 895, ["transforms/verify/**/*.py"]),
+    Budget("verify", 892, ["transforms/verify/**/*.py"]),
     Budget("transforms/records", 430, ["transforms/records/**/*.py"]),
-    Budget("schemas/*.py", 2228, ["schemas/*.py"]),
+    Budget("schemas/*.py", 2225, ["schemas/*.py"]),
     Budget("schemas/annotations", 1076, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        2126,
+        2127,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
-    Budget("readers", 985, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 21_198, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("readers", 991, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
+    Budget("all four packages", 21_180, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 30_000, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146

@@ -24,7 +24,7 @@ from beam_tfrec.schemas.manifest import (
     SplitSummary,
     to_json,
 )
-from beam_tfrec.schemas.shards import ShardNames, file_sum, index_names, index_stem
+from beam_tfrec.schemas.shards import ShardNames, file_sum, index_stem
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record
 from beam_tfrec.transforms.shard_index import IndexRow, index_to_parquet, index_to_text
 
@@ -97,11 +97,11 @@ def write_rows(
     name = ShardNames().file_name(split, index, num_shards, count)
     (output / name).touch()
     os.truncate(output / name, size_bytes)
-    stem = index_stem(name)
-    parquet, text = index_names(stem)
+    entry = ShardEntry(name, split, count, count, size_bytes, "", "", index_stem=index_stem(name))
+    parquet, text = entry.index_names
     (output / parquet).write_bytes(index_to_parquet(rows))
     (output / text).write_bytes(index_to_text(rows))
-    return ShardEntry(name, split, count, count, size_bytes, "", "", index_stem=stem)
+    return entry
 
 
 def older_index(data: bytes, version: int = 3) -> bytes:

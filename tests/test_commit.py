@@ -159,7 +159,7 @@ CHANGES = [
     ({"samples": "fe"}, "the output was made from other images or annotations"),
     # The message names the difference that the user can act on.
     ({"options": {"seed": "1", "order": "x"}, "samples": "fe"}, "options seed was '1', is '0' now"),
-    ({"options": {"a": "1", "layout": "x"}}, "options layout was 'x', is not there now"),
+    ({"options": {"record_format": "x"}}, "options record_format was 'x', is not there now"),
 ]
 
 

@@ -34,6 +34,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
 def made(given: list[object], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("made") / "out"
     committed_by(coco.run, out, *given, *FLAGS)
+    assert "already complete" in run_coco(*given, *FLAGS, "--output", out).out
     return out
 
 

@@ -110,8 +110,8 @@ def test_records_are_those_of_a_resize_to_the_bucket(tmp_path: Path) -> None:
     ("flags", "fault"),
     [
         ("--buckets 8x8 --resize 8", "resize must come without buckets, got 8x8: leave one out"),
-        ("--buckets 8x8,max:8", "buckets must be WxH,WxH or auto:SIDE:STEP, got '8x8,max:8': cor"),
-        ("--buckets auto:64:0", "buckets must be WxH,WxH or auto:SIDE:STEP, got 'auto:64:0': corr"),
+        ("--buckets 8x8,max:8", "buckets must be WxH,WxH or auto:SIDE[:STEP], got '8x8,max:8': c"),
+        ("--buckets auto:64:0", "buckets must be WxH,WxH or auto:SIDE[:STEP], got 'auto:64:0': co"),
         ("--buckets 8x8,8", "buckets must be 1 to 100 different sizes, got 2 in '8x8,8': correct"),
         ("--buckets auto:8:64", "buckets must be 1 to 100 different sizes, got 0 in 'auto:8:64'"),
         ("--buckets 8 --resize_mode fit", "resize_mode must give the bucket's size, got fit: give"),
@@ -143,8 +143,9 @@ def test_batches_of_buckets_have_static_shapes(tmp_path: Path) -> None:
     for batch in beam_tfrec.load(out, "train", batch_size=4, drop_remainder=True, shuffle=True):
         step(batch["image/encoded"])
     assert len(traced) == 3
-    assert len(beam_tfrec.open(out, "train")) == 50
-    assert len(beam_tfrec.open(out, "train_16x16")) == 20
+    assert [len(beam_tfrec.open(out, split)) for split in ("train", "train_16x16")] == [50, 20]
+    with pytest.raises(ValueError, match=r"^batches of a mixture must have one image size, got 3"):
+        beam_tfrec.load({out: 1.0}, "train", batch_size=4)
     copied = [f"train_{size}={out}" for size in ("16x16", "16x24", "24x16")]
     committed_by(copy.run, tmp_path / "copy", "--records", *copied)
     assert len(beam_tfrec.load(tmp_path / "copy", "train", batch_size=4)) == 13

@@ -20,7 +20,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         (f"{PHOTOS} --layout keras --string_ids", "string_ids needs layout detection, got keras"),
         (f"{PHOTOS} --resize big", "resize must be N, WxH or max:N in px, got 'big'"),
         (f"{PHOTOS} --resize 0", "resize must be N, WxH or max:N in px, got '0'"),
-        (f"{PHOTOS} --resize 99999", "resize must be 1 to 65500 px, got 99999"),
+        (f"{PHOTOS} --resize 99999", "sides must be 1 to 65500 px, got 99999"),
         (f"{PHOTOS} --resize_mode fill", "resize_mode must come with a box, got fill with resize"),
         (f"{PHOTOS} --resize max:9 --resize_mode fill", "resize_mode must come with a box, got fi"),
         (f"{PHOTOS} --reencode jpeg --quality 101", "quality must be 1 to 100, got 101"),

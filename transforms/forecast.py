@@ -269,20 +269,15 @@ def forecast_reads(
         others: URIs of other files that are read.
         access: settings for reading from stores.
     """
-    files: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for outline in gathered.outlines:
-        for root, (count, size) in outline.reads.items():
-            files[root] += count
-            sizes[root] += size
-    for root, tally in gathered.root_tallies:
-        if root not in files:  # it holds files without images, such as JSON files
-            files[root], sizes[root] = tally.read_files, tally.read_bytes
+    reads = [read for outline in gathered.outlines for read in outline.reads.values()]
+    held = {root for outline in gathered.outlines for root in outline.reads}
+    # Other roots hold files without images, such as JSON files.
+    reads += [(t.read_files, t.read_bytes) for root, t in gathered.root_tallies if root not in held]
     tried = (sample for outline in gathered.outlines for sample in outline.tried)
     sampled = {join_uri(roots[blob.root], blob.name) for s in tried for blob in s.blobs}
     # A file of many samples, such as an array, is counted with its samples.
-    found = [find_uri(uri, access)[1].size_bytes for uri in others if uri not in sampled]
-    return files.total() + len(found), sizes.total() + sum(found)
+    reads += [(1, find_uri(uri, access)[1].size_bytes) for uri in others if uri not in sampled]
+    return sum(files for files, _ in reads), sum(size_bytes for _, size_bytes in reads)
 
 
 def forecast_split(tally: SplitTally, gathered: GatheredPlan, scale: float) -> SplitForecast:

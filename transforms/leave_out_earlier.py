@@ -187,9 +187,7 @@ class LeaveOutEarlier(beam.PTransform):
 
 def _batch_of(items: list) -> JoinBatch:
     """Return a batch of samples, or of rejects."""
-    if isinstance(items[0], Sample):
-        return JoinBatch(samples=items)
-    return JoinBatch(rejected=items)
+    return JoinBatch(items) if isinstance(items[0], Sample) else JoinBatch(rejected=items)
 
 
 def _name_of(item: Sample | Rejected) -> tuple[str, str]:

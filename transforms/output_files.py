@@ -165,7 +165,8 @@ def files_of_shards(output: Storage, names: ShardNames, there: Iterable[str]) ->
         there: names of files in the output and in the folders of its splits.
     """
     data_files = {name for name in there if "/" in name or split_in_name(name, names) is not None}
-    return {*data_files, *indexes(output, names), *receipts(output)}
+    indexes = _names_in(INDEX_DIR, lambda name: is_index_name(name, names), output)
+    return {*data_files, *indexes, *receipts(output)}
 
 
 def refuse_foreign(output: Storage, found: Collection[str]) -> None:
@@ -223,11 +224,6 @@ def source_notes(output: Storage) -> list[str]:
     return _names_in(SOURCES_DIR, _SOURCES_NAME.fullmatch, output)
 
 
-def indexes(output: Storage, names: ShardNames) -> list[str]:
-    """Return the names of existing shard indexes, including those of older versions."""
-    return _names_in(INDEX_DIR, lambda name: is_index_name(name, names), output)
-
-
 def missing_files(output: Storage, manifest: Manifest) -> list[str]:
     """Return the names of missing shards, receipts and indexes, from a few listings.
 
@@ -235,7 +231,8 @@ def missing_files(output: Storage, manifest: Manifest) -> list[str]:
         RuntimeError: `E-OUT-CONFLICT` when a shard differs from its entry in the manifest.
     """
     folders = {folder_of(shard.file) for shard in manifest.shards}
-    there = files_in(output, folders | {INDEX_DIR, RECEIPTS_DIR})
+    indexes = {f"{INDEX_DIR}/{folder}".rstrip("/") for folder in folders}
+    there = files_in(output, {*folders, *indexes, RECEIPTS_DIR})
     missing = []
     for shard in manifest.shards:
         found = there.get(shard.file)

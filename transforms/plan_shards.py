@@ -306,23 +306,15 @@ class PlanShards(beam.PTransform):
             | "MakeShardPlans" >> beam.Map(make_shard_plan, as_table)
         )
         # The table is given out only after these checks, so that a refused run publishes no plan.
-        checks = [slices | "AfterRanking" >> beam.FlatMap(_nothing).with_output_types(str)]
+        checks: list[beam.PCollection] = [slices]
         if Order.INPUT in self.sharding.order.values():  # equal keys may be in different ranges
             checks.append(samples | "RefuseEqualKeys" >> RefuseEqualKeys())
-        checked = beam.pvalue.AsList(checks | "Checks" >> beam.Flatten())
-        return PlannedShards(shards, table | "AfterChecks" >> beam.Map(_take_table, checked))
+        wait = beam.WaitOn(*checks).with_output_types(ShardTable)
+        return PlannedShards(shards, table | "AfterChecks" >> wait)
 
 
 def _take_tally(key_range: KeyRange, batch: RangeBatch) -> tuple[KeyRange, RangeTally]:
     return key_range, batch.tally
-
-
-def _nothing(_: object) -> tuple[()]:
-    return ()
-
-
-def _take_table(table: ShardTable, _: list[str]) -> ShardTable:
-    return table  # the input that is always empty makes it wait for the checks
 
 
 def _check_and_make_table(

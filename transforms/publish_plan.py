@@ -40,6 +40,7 @@ from beam_tfrec.transforms.storage import Storage, join_uri, open_storage, read_
 _LOG = logging.getLogger(__name__)
 _SHOWN_REJECTS = 10
 _BUDGET_FIELDS = {"--max_rejected": "budget", "--max_dropped": "drop_budget"}
+_DECIDING = ("layout", "record_format")  # plan options on which others depend
 
 FREE, OURS, COMPLETE, OVERWRITTEN, REFUSED = "free", "ours", "complete", "overwritten", "refused"
 """States of an output before a run: see `RunForecast.state`."""
@@ -128,7 +129,8 @@ def _refuse_other(plan: JobPlan, output: Storage) -> None:
 def first_difference(plan: JobPlan, mine: Mapping[str, Any]) -> str:
     """Describe the first difference between a plan and the given parts of another.
 
-    The layout comes first, then options with a value, since these are what the user has given.
+    First come the layout and the record format, which decide other options, then options with a
+    value, since these are what the user has given.
     """
     other = msgspec.to_builtins(plan)
     for part in ("format_version", "options", "splits", "labels"):
@@ -137,7 +139,7 @@ def first_difference(plan: JobPlan, mine: Mapping[str, Any]) -> str:
         if not isinstance(mine[part], dict):
             return f"the output was made with other {part}"
         names = sorted({*other[part], *mine[part]})
-        for name in sorted(names, key=lambda name: (name != "layout", not mine[part].get(name))):
+        for name in sorted(names, key=lambda n: (n not in _DECIDING, not mine[part].get(n))):
             theirs, ours = other[part].get(name), mine[part].get(name)
             if theirs != ours:
                 return f"{part} {name} was {_show(theirs)}, is {_show(ours)} now"

@@ -15,13 +15,10 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from beam_tfrec.schemas import tfrecord
+from beam_tfrec.schemas import shards, tfrecord
 from beam_tfrec.transforms.storage import Entry, Storage, open_unbuffered
 from beam_tfrec.transforms.storage.array_record import copied_array_record, open_array_record
 
-SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords", ".record", tfrecord.ARRAY_RECORD_SUFFIX)
-"""Suffixes of record files, as written by several programs; a dash with more text may follow, and
-`.gz`."""
 MAX_RECORD_BYTES = 512 << 20
 """Maximum size of a record that is returned; larger ones are only checksummed."""
 UNKNOWN_SIZE = 2**63
@@ -69,13 +66,13 @@ class BadFrame(NamedTuple):
 
 
 def is_record_file(name: str) -> bool:
-    """Return whether a name is that of a record file; TFDS appends `-00000-of-00016`.
+    """Return whether a name is that of a record file; TFDS appends `-00000-of-00016`, gzip `.gz`.
 
     >>> [is_record_file(name) for name in ("a.tfrecord-00000-of-00002", "A.TFREC.GZ", "out")]
     [True, True, False]
     """
     stem = posixpath.basename(name).lower().removesuffix(".gz")
-    return any(stem.endswith(suffix) or f"{suffix}-" in stem for suffix in SUFFIXES)
+    return any(stem.endswith(suffix) or f"{suffix}-" in stem for suffix in shards.RECORD_SUFFIXES)
 
 
 def read_record(storage: Storage, file: Entry | None, offset: int, size: int) -> bytes:
@@ -191,11 +188,10 @@ def open_records(
 
 def _compression(head: bytes) -> str:
     """Return the compression of a file by its first bytes; empty if they are a frame's header."""
-    size, crc = head[:8], int.from_bytes(head[8:], "little")
-    if len(head) == tfrecord.HEADER_BYTES and crc == tfrecord.length_crc(
-        int.from_bytes(size, "little")
-    ):
-        return ""
+    if len(head) == tfrecord.HEADER_BYTES:
+        size, crc = tfrecord.HEADER.unpack(head)
+        if crc == tfrecord.length_crc(size):
+            return ""
     if head.startswith(b"\x1f\x8b"):
         return "GZIP"
     is_deflate = len(head) > 1 and head[0] & 15 == zlib.DEFLATED and head[0] >> 4 <= 7

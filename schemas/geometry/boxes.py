@@ -107,7 +107,7 @@ class Resize:
         """Refuse sides that no image can have."""
         for side in (self.width_px, self.width_px if self.height_px is None else self.height_px):
             if not 1 <= side <= MAX_SIDE_PX:
-                raise ValueError(f"resize must be 1 to {MAX_SIDE_PX} px, got {side}: give another")
+                raise ValueError(f"sides must be 1 to {MAX_SIDE_PX} px, got {side}: give another")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -131,7 +131,7 @@ class Resize:
 
 
 def parse_buckets(text: str) -> tuple[Resize, ...]:
-    """Return the size buckets of a flag's text: sizes, or `auto:SIDE:STEP`.
+    """Return the size buckets of a flag's text: sizes, or `auto:SIDE[:STEP]`.
 
     `auto` gives sizes of at most SIDE x SIDE pixels. Their sides are multiples of STEP px (default
     64), and their aspect ratios lie between 1:2 and 2:1.
@@ -143,7 +143,7 @@ def parse_buckets(text: str) -> tuple[Resize, ...]:
     ['192x320', '256x256', '320x192']
     """
     if not _BUCKETS.fullmatch(text):
-        raise ValueError(f"buckets must be WxH,WxH or auto:SIDE:STEP, got {text!r}: correct it")
+        raise ValueError(f"buckets must be WxH,WxH or auto:SIDE[:STEP], got {text!r}: correct it")
     if found := _AUTO.fullmatch(text):
         buckets = _auto(int(found[1]), int(found[2] or _STEP_PX))
     else:

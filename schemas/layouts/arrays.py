@@ -117,7 +117,8 @@ class ArraysLayout(Layout):
             raise ValueError(f"dtype must be the same in all arrays, got {got}: convert them")
         types = {rest[1]: rest[0] for what, *rest in parts if what == _TENSOR}
         if len(types) < sum(what == _TENSOR for what, *_ in parts):
-            raise ValueError("arrays of one name must have one dtype, got two: convert them")
+            got = " and ".join(rest[0] for what, *rest in parts if what == _TENSOR)
+            raise ValueError(f"arrays of one name must have one dtype, got {got}: convert them")
         dtypes += [types[name] for name in self.tensors if name in types]
         labels = {Kind(rest[0]) for what, *rest in parts if what == _LABEL}
         others = {rest[1]: Kind(rest[0]) for what, *rest in parts if what == _FEATURE}

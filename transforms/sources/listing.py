@@ -7,7 +7,6 @@ with `pin_sample`. Samples that only name files, as those of COCO, are joined wi
 pinned by `PinBlobs`.
 """
 
-import hashlib
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import apache_beam as beam
 import msgspec
 
 from beam_tfrec.schemas.faults import Rejected
-from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.samples import Blob, Sample, content_digest
 from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Entry, open_storage
 
@@ -126,14 +125,9 @@ def listing_digest(entries: Iterable[Entry]) -> int:
     The digest is the sum of a digest per file, modulo 2^256, so that parts can be added in any
     order. A file's digest covers its name, its size, and its CRC-32C if listed, else its pin.
     """
-    total = 0
-    for entry in entries:
-        if entry.kind != "file":
-            continue
-        content = entry.pin if entry.crc32c is None else entry.crc32c
-        digest = hashlib.blake2b(pack((entry.name, entry.size_bytes, content)), digest_size=32)
-        total += int.from_bytes(digest.digest(), "big")
-    return total % DIGEST_MODULUS
+    files = (entry for entry in entries if entry.kind == "file")
+    contents = ((e.name, e.size_bytes, e.pin if e.crc32c is None else e.crc32c) for e in files)
+    return sum(map(content_digest, contents)) % DIGEST_MODULUS
 
 
 def add_root_tallies(tallies: Iterable[RootTally]) -> RootTally:

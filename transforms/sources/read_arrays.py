@@ -321,7 +321,7 @@ def _check_array(stored: StoredArray, source: ArraySource, rows: int, name: str)
             number = "whole number" if is_label else "number"
             what = f"{header.dtype} of shape {shape}, instead of one {number} or text per row"
             remedy = "convert it, or give labels that are not whole numbers as --feature_arrays"
-    elif source.dtype is not None and header.dtype != source.dtype and not source.tensors:
+    elif source.dtype is not None and header.dtype != source.dtype and len(source.tensors) < 2:
         what = f"values of {header.dtype}, but --dtype is {source.dtype}"
         remedy = "remove --dtype, which is only for two-byte values without a type"
     elif header.dtype in NPY_TEXT_TYPES:

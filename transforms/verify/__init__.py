@@ -100,10 +100,7 @@ class Findings(msgspec.Struct):
 
     def add(self, code: str, where: str, what: str, remedy: str = RESTORE) -> None:
         """Add a finding."""
-        self.counts[code] = self.counts.get(code, 0) + 1
-        kept = self.kept.setdefault(code, [])
-        if len(kept) < MAX_KEPT:
-            kept.append(fault_line(code, where, what, remedy))
+        self.merge(Findings({code: [fault_line(code, where, what, remedy)]}, {code: 1}))
 
     def merge(self, other: "Findings") -> None:
         """Merge the findings of later tasks into this one."""
