@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
 from beam_tfrec.readers.shares import STOPPING_STRATEGIES
@@ -201,10 +202,10 @@ def find_mixture(
     Raises:
         ValueError: A weight is not above 0, or the strategy is unknown or without weights.
     """
-    weights = [*map(float, roots.values())] if isinstance(roots, Mapping) else []
-    wrong = [weight for weight in weights if not 0 < weight < math.inf]
-    if wrong:
-        raise ValueError(f"weights must be numbers above 0, got {wrong[0]}: leave the data set out")
+    weights = [*roots.values()] if isinstance(roots, Mapping) else []
+    if wrong := [w for w in weights if not (isinstance(w, Real) and 0 < w < math.inf)]:
+        what = f"weights must be numbers above 0, got {wrong[0]!r}"
+        raise ValueError(f"{what}: correct it, or leave the data set out")
     if stopping_strategy is not None and not (weights and stopping_strategy in STOPPING_STRATEGIES):
         what = f"{' or '.join(STOPPING_STRATEGIES)}, for data sets with weights"
         raise ValueError(f"stopping_strategy must be {what}, got {stopping_strategy!r}: correct it")

@@ -46,8 +46,8 @@ def fold_names(k: int) -> list[str]:
     Raises:
         ValueError: `k` is not 2 to 1,000.
     """
-    if not 2 <= k <= _MAX_FOLDS:
-        raise ValueError(f"folds must be 2 to {_MAX_FOLDS:,}, got {k}: give for example fold*5")
+    if not (isinstance(k, int) and 2 <= k <= _MAX_FOLDS):
+        raise ValueError(f"folds must be 2 to {_MAX_FOLDS:,}, got {k!r}: give for example fold*5")
     return [f"fold{number}" for number in range(k)]
 
 

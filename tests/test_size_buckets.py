@@ -150,9 +150,8 @@ def test_batches_of_buckets_have_static_shapes(tmp_path: Path) -> None:
     committed_by(copy.run, tmp_path / "copy", "--records", *copied)
     assert len(beam_tfrec.load(tmp_path / "copy", "train", batch_size=4)) == 13
     whole = run_pipeline(copy.run, "--records", out, "--output", tmp_path / "whole")
-    assert whole.fault == (
-        f"E-ARG {out}: has no records of split train; give {' '.join(sorted(copied))}"
-    )
+    known = " ".join(sorted(copied))
+    assert whole.fault == f"E-ARG {out}: has no records of split train; give {known}"
 
 
 @pytest.mark.thorough
