@@ -4,6 +4,7 @@ The graph holds only TensorFlow's own operations, and TensorFlow reads the shard
 """
 
 import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import SupportsIndex
@@ -139,6 +140,8 @@ def _load_buckets(
         parts = deal(shards, reading.host, reading.hosts, drop_remainder=dropping)
         count = num_batches(sum(p.records for p in parts), size, drop_remainder=dropping)
         if dropping and not count:
+            what = f"{sum(shards)} records of size bucket {'+'.join(splits)} are not read"
+            warnings.warn(f"{what}: there is no whole batch for each host", stacklevel=2)
             continue
         counts.append(count)
         width, height = bucket_size_px(splits[0])

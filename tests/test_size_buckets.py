@@ -146,6 +146,8 @@ def test_batches_of_buckets_have_static_shapes(tmp_path: Path) -> None:
     assert [len(beam_tfrec.open(out, split)) for split in ("train", "train_16x16")] == [50, 20]
     with pytest.raises(ValueError, match=r"^batches of a mixture must have one image size, got 3"):
         beam_tfrec.load({out: 1.0}, "train", batch_size=4)
+    with pytest.warns(UserWarning, match="^10 records of size bucket train_16x24 are not read: "):
+        beam_tfrec.load(out, "train", batch_size=12, drop_remainder=True)
     copied = [f"train_{size}={out}" for size in ("16x16", "16x24", "24x16")]
     committed_by(copy.run, tmp_path / "copy", "--records", *copied)
     assert len(beam_tfrec.load(tmp_path / "copy", "train", batch_size=4)) == 13
@@ -172,9 +174,7 @@ def test_hosts_read_several_splits_by_bucket_in_equal_numbers(tmp_path: Path) ->
             sides = (zip(of["image/width"], of["image/height"], strict=True) for of in batches)
             shapes.append([(*{(int(width), int(height)) for width, height in of},) for of in sides])
             names += [name for batch in batches for name in batch["image/filename"]]
-            steps = beam_tfrec.steps_per_epoch(
-                out, splits, 2 * hosts, hosts, host=host, drop_remainder=drop
-            )
+            steps = beam_tfrec.steps_per_epoch(out, splits, 2 * hosts, **share)
             assert len(batches) == len(dataset) == steps
         assert all(of == shapes[0] for of in shapes)
         assert {*shapes[0]} <= {((16, 16),), ((24, 16),), ((16, 24),)}
