@@ -35,7 +35,7 @@ class Budget(NamedTuple):
 BUDGETS = (
     Budget("pipelines", 3682, ["pipelines/**/*.py"]),
     Budget("transforms/*.py, shuffle", 3561, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 2765, ["transforms/sources/**/*.py"]),
+    Budget("transforms/sources", 2769, ["transforms/sources/**/*.py"]),
     Budget("report", 1081, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1014, ["transforms/images/**/*.py"]),
@@ -51,7 +51,7 @@ BUDGETS = (
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 995, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 21_184, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("all four packages", 21_188, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 30_000, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146

@@ -187,7 +187,7 @@ X, Y = {"x": IMAGES}, {"label": "y"}
 FAULTS = [
     ({"x": np.array([None])}, {}, r"E-ARR-TYPE \S*/x.npy: an array must be of bool, .* got '.O'"),
     (X, {"dtype": "bfloat16"}, r"E-ARR-TYPE \S*/x.npy: values of uint8, but --dtype is bfloat16;"),
-    (X, {"dtype": "bfloat16", "tensors": ("x",)}, r"E-ARR-TYPE .* uint8, but --dtype is bfloat16;"),
+    (X, {"dtype": "bfloat16", "tensors": ("x",)}, r"E-ARR-TYPE .*: no array has .* is bfloat16; "),
     ({"x": np.uint8(3)}, {}, "E-ARR-TYPE .*no items .* is \\(\\); give --one_sample_per_file"),
     ({"x": np.array(["a"])}, {}, "E-ARR-TYPE .*: text; name the image array"),
     ({**X, "y": [1] * 6}, Y, "E-ARR-COUNT .*: 6 rows, the images have 5;"),

@@ -271,6 +271,10 @@ def plan_pieces(
             separate[name] = open_array(storage, entry, member, source.dtype)
             rows = sum(file.images.rows for file in files)
             _check_array(separate[name], source, rows, name)
+    held = [array for of in (separate, *(file.arrays for file in files)) for array in of.values()]
+    if source.tensors and source.dtype not in (None, *(array.header.dtype for array in held)):
+        what = f"no array has two-byte values without a type, but --dtype is {source.dtype}"
+        raise run_fault("E-ARR-TYPE", source.uri, what, "remove --dtype")
     position = 0
     for file in files:
         rows = file.images.rows
@@ -321,7 +325,7 @@ def _check_array(stored: StoredArray, source: ArraySource, rows: int, name: str)
             number = "whole number" if is_label else "number"
             what = f"{header.dtype} of shape {shape}, instead of one {number} or text per row"
             remedy = "convert it, or give labels that are not whole numbers as --feature_arrays"
-    elif source.dtype is not None and header.dtype != source.dtype and len(source.tensors) < 2:
+    elif source.dtype is not None and header.dtype != source.dtype and not source.tensors:
         what = f"values of {header.dtype}, but --dtype is {source.dtype}"
         remedy = "remove --dtype, which is only for two-byte values without a type"
     elif header.dtype in NPY_TEXT_TYPES:
