@@ -112,14 +112,9 @@ def load_data_sets(
     if any(manifest.is_array_record for manifest in data_sets.manifests):
         what = f"tf.data reads no ArrayRecord files, got {', '.join(data_sets.roots)}"
         raise ValueError(f"{what}: use beam_tfrec.open, Grain or tfds.data_source")
-    buckets = data_sets.buckets(split)
-    keeps_sizes = reading.batch_size and reading.decode_images and not reading.image_size
-    if weights and keeps_sizes and len(buckets) > 1:
-        what = f"batches of a mixture must have one image size, got {len(buckets)} size buckets"
-        raise ValueError(f"{what}: give image_size, or the split of one bucket")
     if weights:
         return _load_mixture(data_sets, weights, split, reading)
-    if buckets:
+    if buckets := data_sets.buckets(split):
         return _load_buckets(data_sets, buckets, reading)
     return _load_split(data_sets, split, reading)
 
@@ -141,7 +136,7 @@ def _load_buckets(
         count = num_batches(sum(p.records for p in parts), size, drop_remainder=dropping)
         if dropping and not count:
             what = f"{sum(shards)} records of size bucket {'+'.join(splits)} are not read"
-            warnings.warn(f"{what}: there is no whole batch for each host", stacklevel=2)
+            warnings.warn(f"{what}: there is no whole batch for each host", stacklevel=4)
             continue
         counts.append(count)
         width, height = bucket_size_px(splits[0])
@@ -185,6 +180,10 @@ def _load_mixture(
     data_sets: DataSets, weights: Sequence[float], split: Splits, reading: Reading
 ) -> tf.data.Dataset:
     """Return records drawn from data sets by weight; each data set starts again at its end."""
+    keeps_sizes = reading.batch_size and reading.decode_images and not reading.image_size
+    if keeps_sizes and (buckets := len(data_sets.buckets(split))) > 1:
+        what = f"batches of a mixture must have one image size, got {buckets} size buckets"
+        raise ValueError(f"{what}: give image_size, or the split of one bucket")
     shards, strategy = list_shards(data_sets, split), reading.stopping_strategy
     dropping = reading.drop_remainder and strategy is not None
     in_order = data_sets.is_in_input_order(split)

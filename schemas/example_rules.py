@@ -132,7 +132,7 @@ class ExampleRules:
             if labels != row_labels:
                 said = f"has the labels {_listed(labels)}, the index says {_listed(row_labels)}"
                 yield f"feature {key!r} {said}"
-        if any(size_px) and self._context.keys() >= {*_SIZE_KEYS}:
+        if size_px != (None, None) and self._context.keys() >= {*_SIZE_KEYS}:
             for key, value in zip(_SIZE_KEYS, size_px, strict=False):
                 stated = list(context[key].int64_list.value) if key in context else []
                 if value is not None and stated != [value]:

@@ -50,8 +50,8 @@ BUDGETS = (
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
-    Budget("readers", 995, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 21_188, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("readers", 994, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
+    Budget("all four packages", 21_187, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 30_000, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146

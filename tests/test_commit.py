@@ -148,17 +148,16 @@ def test_dropped_annotations_have_a_budget(
 
 
 PLAN = JobPlan(3, {"seed": "0", "order": ""}, LABELS, {"train": PlannedSplit(6, 2)}, "ff")
+VAL_WAS_THERE = "splits val was {'samples': 1, 'shards': 1}, is not there now"
 CHANGES = [
     ({"options": {"seed": "1", "order": ""}}, "options seed was '1', is '0' now"),
     ({"options": {"seed": "0"}}, "options order was not there, is '' now"),
-    (
-        {"splits": {"train": PlannedSplit(6, 2), "val": PlannedSplit(1, 1)}},
-        "splits val was {'samples': 1, 'shards': 1}, is not there now",
-    ),
+    ({"splits": PLAN.splits | {"val": PlannedSplit(1, 1)}}, VAL_WAS_THERE),
     ({"labels": LABELS[:1]}, "the output was made with other labels"),
     ({"samples": "fe"}, "the output was made from other images or annotations"),
     # The message names the difference that the user can act on.
     ({"options": {"seed": "1", "order": "x"}, "samples": "fe"}, "options seed was '1', is '0' now"),
+    ({"options": {"a": "1", "layout": "x"}}, "options layout was 'x', is not there now"),
     ({"options": {"record_format": "x"}}, "options record_format was 'x', is not there now"),
 ]
 

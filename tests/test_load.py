@@ -244,7 +244,8 @@ def test_a_mixture_draws_by_weight_without_end(weights: dict[str, float]) -> Non
 def test_mixtures_that_are_refused(weights: dict[str, float]) -> None:
     small, _ = weights
     for wrong in (0.0, "1"):
-        with pytest.raises(ValueError, match=f"^weights must be numbers above 0, got {wrong!r}: "):
+        refused = f"^weights must be numbers above 0, got {wrong!r}: correct it, or leave"
+        with pytest.raises(ValueError, match=refused):
             beam_tfrec.load(dict.fromkeys(weights, wrong), "train")
     none = f"^each data set must have records of split 'train' for host 5 of 6, got none of {small}"
     with pytest.raises(ValueError, match=none):

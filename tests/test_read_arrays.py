@@ -179,9 +179,8 @@ def test_a_row_that_no_example_can_hold_is_rejected(tmp_path: Path) -> None:
 
 
 DATA = npy_bytes(IMAGES)
-ENDLESS = npy_bytes(np.zeros((3, 0), "u1")).replace(
-    b"(3, 0), }" + b" " * 20, b"(%d, 0), }  " % 2**62
-)
+EMPTY = npy_bytes(np.zeros((3, 0), "u1"))
+ENDLESS = EMPTY.replace(b"(3, 0), }" + b" " * 20, b"(%d, 0), }  " % 2**62)
 LATIN = np.array([2**31 - 1], "<i4").view("U1")
 X, Y = {"x": IMAGES}, {"label": "y"}
 FAULTS = [
@@ -219,9 +218,7 @@ def test_bad_arrays_are_refused(arrays: Any, options: Any, line: str, tmp_path: 
         ("xy", {"label": "y"}, r"E-ARR-TYPE .*/a\.npz:y: uint8 of shape \(5, 4, 4, 3\), instead"),
     ],
 )
-def test_other_arrays_of_an_archive_are_named(
-    arrays: Any, source: Any, line: str, tmp_path: Path
-) -> None:
+def test_other_arrays_are_named(arrays: Any, source: Any, line: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **dict.fromkeys(arrays, IMAGES))
     with pytest.raises(RuntimeError, match=f"^{line}"):
         read(ArraySource(f"{tmp_path}/a.npz", **source))

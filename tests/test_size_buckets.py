@@ -110,8 +110,8 @@ def test_records_are_those_of_a_resize_to_the_bucket(tmp_path: Path) -> None:
     ("flags", "fault"),
     [
         ("--buckets 8x8 --resize 8", "resize must come without buckets, got 8x8: leave one out"),
-        ("--buckets 8x8,max:8", "buckets must be WxH,WxH or auto:SIDE[:STEP], got '8x8,max:8': c"),
-        ("--buckets auto:64:0", "buckets must be WxH,WxH or auto:SIDE[:STEP], got 'auto:64:0': co"),
+        ("--buckets 8x8,max:8", "buckets must be WxH,WxH or auto:SIDE:STEP, got '8x8,max:8': cor"),
+        ("--buckets auto:64:0", "buckets must be WxH,WxH or auto:SIDE:STEP, got 'auto:64:0': corr"),
         ("--buckets 8x8,8", "buckets must be 1 to 100 different sizes, got 2 in '8x8,8': correct"),
         ("--buckets auto:8:64", "buckets must be 1 to 100 different sizes, got 0 in 'auto:8:64'"),
         ("--buckets 8 --resize_mode fit", "resize_mode must give the bucket's size, got fit: give"),

@@ -26,7 +26,8 @@ from tests.test_manifest import MANIFEST
 
 SIZE = re.compile(r"\b[0-9.]+ kB\b")
 DURATION = re.compile(r"in [0-9.]+ s \([0-9,]+ records/s\)")
-PROGRESS = re.compile(r"reading sources \[\d\d:\d\d\]|converting: .*\[\d\d:\d\d[<,].*/s.*\]")
+TIME = r"\[\d\d:\d\d"
+PROGRESS = re.compile(rf"reading sources {TIME}\]|converting: .*{TIME}[<,].* records/s.*\]")
 
 
 def not_progress(text: str) -> list[str]:

@@ -231,6 +231,7 @@ def missing_files(output: Storage, manifest: Manifest) -> list[str]:
         RuntimeError: `E-OUT-CONFLICT` when a shard differs from its entry in the manifest.
     """
     folders = {folder_of(shard.file) for shard in manifest.shards}
+    # The index of `train/00000.tfrec` lies in `index/train`.
     indexes = {f"{INDEX_DIR}/{folder}".rstrip("/") for folder in folders}
     there = files_in(output, {*folders, *indexes, RECEIPTS_DIR})
     missing = []

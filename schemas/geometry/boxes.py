@@ -143,7 +143,7 @@ def parse_buckets(text: str) -> tuple[Resize, ...]:
     ['192x320', '256x256', '320x192']
     """
     if not _BUCKETS.fullmatch(text):
-        raise ValueError(f"buckets must be WxH,WxH or auto:SIDE[:STEP], got {text!r}: correct it")
+        raise ValueError(f"buckets must be WxH,WxH or auto:SIDE:STEP, got {text!r}: correct it")
     if found := _AUTO.fullmatch(text):
         buckets = _auto(int(found[1]), int(found[2] or _STEP_PX))
     else:

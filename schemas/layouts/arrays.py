@@ -117,7 +117,7 @@ class ArraysLayout(Layout):
             raise ValueError(f"dtype must be the same in all arrays, got {got}: convert them")
         types = {rest[1]: rest[0] for what, *rest in parts if what == _TENSOR}
         if len(types) < sum(what == _TENSOR for what, *_ in parts):
-            got = " and ".join(rest[0] for what, *rest in parts if what == _TENSOR)
+            got = " and ".join(" ".join(rest) for what, *rest in parts if what == _TENSOR)
             raise ValueError(f"arrays of one name must have one dtype, got {got}: convert them")
         dtypes += [types[name] for name in self.tensors if name in types]
         labels = {Kind(rest[0]) for what, *rest in parts if what == _LABEL}
