@@ -419,15 +419,12 @@ def plan_data_set(
 def read_pinned_samples(root: Any, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
     """Build the graph from the sources to pinned samples; return them, and the run's spool."""
     pipeline = root if isinstance(root, beam.Pipeline) else root.pipeline
-    spool = spool_for(pipeline, config.access.spool_dir)  # first, for all group-bys
+    spool = spool_for(pipeline, config.access.spool_dir)  # first, for readers and group-bys
     read = config.read_sources(root)
     samples, rejected, split_tallies, listing, root_tallies = read
     if config.splitting.optional_splits:
         there = beam.Filter(is_there, config.splitting)
         split_tallies = split_tallies | "SplitsThere" >> there
-    if config.layout.has_payloads and spool is not None:
-        spooled = beam.Map(spool.store_payload).with_output_types(Sample)
-        samples = samples | "SpoolPayloads" >> spooled
     skipped = None
     if sets := config.earlier.sets:
         from beam_tfrec.transforms.leave_out_earlier import LeaveOutEarlier  # only for --since

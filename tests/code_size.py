@@ -33,9 +33,9 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3682, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3561, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 2769, ["transforms/sources/**/*.py"]),
+    Budget("pipelines", 3679, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3562, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/sources", 2776, ["transforms/sources/**/*.py"]),
     Budget("report", 1081, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1014, ["transforms/images/**/*.py"]),
@@ -46,7 +46,7 @@ BUDGETS = (
     Budget("schemas/annotations", 1076, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        2127,
+        2122,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),

@@ -14,7 +14,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from beam_tfrec.schemas.documents.data_card import BLANK_SEAL, escaped, is_sealed, sealed, seen
 from beam_tfrec.schemas.documents.tensorflow_files import label_map_pbtxt, schema_pbtxt
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
-from beam_tfrec.schemas.layouts.detection import DETECTION
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.manifest import Label
 
 PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
@@ -120,7 +120,7 @@ LabelMap = message_factory.GetMessageClass(POOL.FindMessageTypeByName("od.Map"))
 def test_schema_pbtxt_equals_what_tensorflow_metadata_prints():
     quoted = 'the "file\'s" \\ é\t'
     labels = Feature("image/label", Kind.INT64, True, quoted, Content.CLASS_LABEL)
-    text = schema_pbtxt(FeatureSpec("every case", (*DETECTION.features, labels)))
+    text = schema_pbtxt(FeatureSpec("every case", (*DetectionLayout().spec.features, labels)))
     schema = text_format.Parse(text, schema_pb2.Schema())
     assert text_format.MessageToString(schema, as_utf8=True) == text
 

@@ -154,11 +154,6 @@ class Layout:
         return False
 
     @property
-    def has_payloads(self) -> bool:
-        """Whether samples may have payloads. A run in this process keeps payloads on disk."""
-        return self.reads_segmentations
-
-    @property
     def pixels_dtype(self) -> str:
         """Type of `EncodedImage.pixels`, one of `PIXEL_DTYPES`; empty if no pixels are needed."""
         return ""

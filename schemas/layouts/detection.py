@@ -212,7 +212,3 @@ class DetectionLayout(GroupedLayout):
         for png in sample.blobs[1:]:  # panoptic: its masks are written instead of its bytes
             estimate += (_MASK_BYTES_PER_PANOPTIC_BYTE - 1) * png.size_bytes - len(png.name)
         return estimate + len(sample.key)
-
-
-DETECTION = DetectionLayout().spec
-"""Features of a record with boxes, for `parse_spec`."""

@@ -32,7 +32,6 @@ class TableLayout(Layout):
         many_labels: whether a row may have several classes; set by `resolved`.
     """
 
-    has_payloads: ClassVar[bool] = True
     sample_noun: ClassVar[str] = "sample"
 
     types: Mapping[str, ColumnType] = field(default_factory=dict)

@@ -27,7 +27,9 @@ K = TypeVar("K", bound=Hashable)
 
 
 _NUMBERS = itertools.count()
-_SPOOLS = weakref.WeakKeyDictionary[beam.Pipeline, RunSpool]()
+SPOOLS = weakref.WeakKeyDictionary[beam.Pipeline, RunSpool]()
+"""Spools of the pipelines in this process; see `spool_for`."""
+
 
 _HELD_PER_GROUP = 32  # more values do not fit into the processor's caches
 _MAX_HELD = 65_536  # about 100 MB of samples; reached only on a cluster
@@ -86,6 +88,7 @@ class _BatchCoder(StructCoder):
         return coder_impl.CallbackCoderImpl(
             lambda batch: zlib.compress(plain.encode(batch), level=1),
             lambda encoded: plain.decode(zlib.decompress(encoded)),
+            plain.estimate_size,  # Beam asks it of some batches; compressing them takes longer
         )
 
 
@@ -215,7 +218,7 @@ class GroupBatches(beam.PTransform):
 
     def expand(self, sides: Any) -> beam.PCollection:  # Beam warns of a declared tuple
         """Group by key."""
-        spool = _SPOOLS.get(sides[0].pipeline)
+        spool = SPOOLS.get(sides[0].pipeline)
         if spool is None:
             return sides | "Together" >> beam.Flatten() | "Travel" >> beam.GroupByKey()
         coder = StructCoder(self.batch)
@@ -259,7 +262,7 @@ def spool_for(pipeline: beam.Pipeline, folder: str = "") -> RunSpool | None:
     """Return a new spool for a pipeline and its group-bys; None if steps run in other processes."""
     if not is_in_process(pipeline) or not shares_memory(pipeline.options):
         return None
-    spool = _SPOOLS[pipeline] = RunSpool(next(_NUMBERS), folder)
+    spool = SPOOLS[pipeline] = RunSpool(next(_NUMBERS), folder)
     weakref.finalize(pipeline, close_spool, spool.number)
     return spool
 
@@ -271,5 +274,5 @@ def shares_memory(options: PipelineOptions) -> bool:
 
 def delete_spool(pipeline: beam.Pipeline) -> None:
     """Delete a pipeline's spool now, since it may be garbage-collected much later."""
-    if spool := _SPOOLS.pop(pipeline, None):
+    if spool := SPOOLS.pop(pipeline, None):
         close_spool(spool.number)

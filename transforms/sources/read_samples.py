@@ -21,6 +21,8 @@ from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile, from_json
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.splits import DigestValues, Splitting, split_without_bucket
+from beam_tfrec.transforms.shuffle.elements import SPOOLS
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.listing import ListedFile, RootTally, why_skipped
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
@@ -364,7 +366,8 @@ class ReadSamples(beam.PTransform):
             sides = {name: beam.pvalue.AsSingleton(table) for name, table in tables.items()}
             if groups := tables.get("groups"):
                 counts.append(groups | "CountKeys" >> beam.Map(_count_keys, self.splitting))
-        reader = _Read(self.read, self.exclude, self.access, self.splitting, [*self.source_files])
+        splits, spool = [*self.source_files], SPOOLS.get(pieces.pipeline)
+        reader = _Read(self.read, self.exclude, self.access, self.splitting, splits, spool)
         step = beam.ParDo(reader, beam.pvalue.AsList(identified), **sides)
         read = pieces | "Read" >> step.with_outputs("rejected", "split_tallies", main="samples")
         tallies = (read.split_tallies, *counts) | "AddSplitTallies" >> AddSplitTallies()
@@ -387,7 +390,7 @@ class AddSplitTallies(beam.PTransform):
 
 @dataclass(eq=False)
 class _Read(beam.DoFn):
-    """Runs a reader; yields its counts at the end of a bundle.
+    """Runs a reader, and spools payloads; yields its counts at the end of a bundle.
 
     The side input `identified` is unused, but delays reading until all source files are hashed.
     If a file changes after that, its pin differs and the run stops, or the next run plans again.
@@ -399,6 +402,7 @@ class _Read(beam.DoFn):
     access: Access
     splitting: Splitting
     splits: Collection[str]
+    spool: RunSpool | None
 
     def setup(self) -> None:
         self._excluded: dict[str, dict[str, str]] = {}
@@ -426,6 +430,8 @@ class _Read(beam.DoFn):
             self.splitting = self.splitting.with_tables(groups, assigned)
             self.read = replace(self.read, splitting=self.splitting)
         for item in self._counter.admit(self.read(piece)):
+            if self.spool and isinstance(item, Sample):
+                item = self.spool.store_payload(item)
             yield RejectedOutput("rejected", item) if isinstance(item, Rejected) else item
 
     def finish_bundle(self) -> Iterator:

@@ -36,7 +36,7 @@ _PARQUET_BUFFER_BYTES = 64 << 10
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _IMAGES_BATCH_BYTES = 1 << 20  # small enough for the processor's caches: a quarter less time
 _PARQUET_BATCH_ROWS = 64  # few, since each row may get a copy of one large dictionary value
-_KEPT = frozenset([bool, int, float, str, bytes, type(None), dict, tuple])
+_SCALARS = frozenset([bool, int, float, str, bytes, type(None)])
 """Types of Parquet values that are not converted; later, dict and tuple make a row a reject."""
 
 _SCHEMES = ("gs://", "s3://", "az://", "file://")
@@ -389,12 +389,13 @@ def _parquet_row(
     if isinstance(cells, Exception):
         code = "E-ROW-TEXT" if isinstance(cells, UnicodeDecodeError) else "E-ROW-TYPE"
         return (code, f"a value that cannot be read: {cells}")
-    flat = _flat(cells, whole)
+    is_flat = _SCALARS.issuperset(map(type, cells.values()))
+    flat = cells if is_flat else _flat(cells, whole)
     if isinstance(flat, tuple):
         return flat
     if max_bytes < sys.maxsize and max(map(_cell_bytes, flat.values())) > max_bytes:
         return _too_large(max_bytes, "a cell")
-    return {name: _plain(value) for name, value in flat.items()}
+    return flat if is_flat else {name: _plain(value) for name, value in flat.items()}
 
 
 def _cell_bytes(value: Any) -> int:
@@ -436,7 +437,7 @@ def _in_microseconds(schema: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     """Return a Parquet value with times, dates and decimals as text."""
-    if type(value) in _KEPT:
+    if type(value) in _SCALARS or isinstance(value, dict | tuple):
         return value
     if type(value) is list:
         return [_plain(member) for member in value]
