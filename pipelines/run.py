@@ -270,7 +270,7 @@ def spare_the_collector() -> None:
 def _plan(config: DataSetConfig, output: storage.Storage, options: PipelineOptions) -> None:
     """Print what a run would make, and end as that run would before its first shard."""
     from beam_tfrec.pipelines.plan import build_plan, plan_json, plan_lines, plan_run
-    from beam_tfrec.transforms.forecast import take_plan
+    from beam_tfrec.transforms.forecast import GATHERED
 
     if engines.is_dry_run(options) or engines.makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")
@@ -285,7 +285,7 @@ def _plan(config: DataSetConfig, output: storage.Storage, options: PipelineOptio
     spare_the_collector()
     engines.run_graph(partial(build_plan, config=config), PipelineOptions([]))  # here, always
     elsewhere = "" if engines.runs_workers_here(options) else engines.runner_of(options)
-    plan, fault = plan_run(config, take_plan(), complete=complete, runner=elsewhere)
+    plan, fault = plan_run(config, GATHERED.pop(), complete=complete, runner=elsewhere)
     noun = config.layout.sample_noun
     for line in plan_json(plan) if config.plan == "json" else plan_lines(plan, noun):
         say(line)

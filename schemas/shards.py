@@ -7,13 +7,13 @@ the finished shard. It is created before the shard, so that a rerun knows which 
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import google_crc32c
 import msgspec
 
 from beam_tfrec.schemas.faults import Rejected
-from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.samples import Sample, read_sample
 from beam_tfrec.schemas.tfrecord import ARRAY_RECORD_SUFFIX, is_array_record
 
 COUNTED = "{split}-{index:05}-of-{num_shards:05}-{records}.tfrec"
@@ -66,13 +66,18 @@ class ShardPlan(msgspec.Struct, frozen=True, array_like=True):
         split: name of its split.
         index: number of the shard in its split, from 0.
         num_shards: number of shards of the split.
-        samples: its samples in their final order.
+        packed: its samples in their final order, as `pack` returns them: in a fifth of the memory.
     """
 
     split: str
     index: int
     num_shards: int
-    samples: list[Sample]
+    packed: list[msgspec.Raw]
+
+    @property
+    def samples(self) -> Iterator[Sample]:
+        """The samples; each is decoded when it is needed."""
+        return map(read_sample, self.packed)
 
     @property
     def name(self) -> str:

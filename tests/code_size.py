@@ -34,15 +34,15 @@ class Budget(NamedTuple):
 
 BUDGETS = (
     Budget("pipelines", 3679, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3562, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3560, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 2776, ["transforms/sources/**/*.py"]),
     Budget("report", 1081, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1014, ["transforms/images/**/*.py"]),
-    Budget("transforms/storage", 1361, ["transforms/storage/**/*.py"]),
+    Budget("transforms/storage", 1360, ["transforms/storage/**/*.py"]),
     Budget("verify", 892, ["transforms/verify/**/*.py"]),
     Budget("transforms/records", 430, ["transforms/records/**/*.py"]),
-    Budget("schemas/*.py", 2225, ["schemas/*.py"]),
+    Budget("schemas/*.py", 2228, ["schemas/*.py"]),
     Budget("schemas/annotations", 1076, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",

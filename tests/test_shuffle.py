@@ -26,7 +26,7 @@ VALUES = [
     SAMPLE,
     Entry("a", 1, "2", None, "fifo"),
     RangeTally(3, 10**15, "ff"),
-    ShardPlan("train", 0, 2, [SAMPLE]),
+    ShardPlan("train", 0, 2, [msgspec.Raw(b"\x01")]),
     JobPlan(1, {"seed": "0"}, [Label(1, "person")], {"train": PlannedSplit(2, 1)}, "ff"),
     ShardSlice(3, [msgspec.Raw(b"\x01")]),
 ]

@@ -169,6 +169,7 @@ def build_shard(
         growing = GrowingShard(shard, job, roles, pending, array_record)
         with gate.building:
             for sample, record in _records(shard, job, plan, gate, storages):
+                growing.annotations_listed += len(sample.annotation_ids)
                 if isinstance(record, Unfit):
                     growing.reject(sample, record)
                 else:
@@ -259,6 +260,7 @@ class GrowingShard:
         pending: the shard's file until it gets its name.
         array_record: temporary file of an ArrayRecord shard; None for TFRecord.
         rows: index rows of the records.
+        annotations_listed: number of annotations of the samples up to now.
     """
 
     shard: ShardPlan
@@ -267,6 +269,7 @@ class GrowingShard:
     pending: NewFile
     array_record: GrowingArrayRecord | None
     rows: list[IndexRow] = field(default_factory=list)
+    annotations_listed: int = 0
     _bytes: int = 0
     _unwritten: list[bytes] = field(default_factory=list)
     _crc32c: int = 0
@@ -347,12 +350,12 @@ class GrowingShard:
             index=shard.index,
             num_shards=shard.num_shards,
             file=names.file_name(shard.split, shard.index, shard.num_shards, records),
-            planned=len(shard.samples),
+            planned=len(shard.packed),
             records=records,
             bytes=self._bytes,
             crc32c=f"{self._crc32c:08x}",
             sha256=self._sha256.hexdigest(),
-            annotations_listed=sum(len(sample.annotation_ids) for sample in shard.samples),
+            annotations_listed=self.annotations_listed,
             annotations_written=self._annotations_written,
             repairs=dict(sorted(self._repairs.items())),
             traits=dict(sorted(self._traits.items())),

@@ -156,7 +156,8 @@ class GatheredPlan(NamedTuple):
     root_tallies: list[tuple[str, RootTally]]
 
 
-_GATHERED: list[GatheredPlan] = []
+GATHERED: list[GatheredPlan] = []
+"""Gathered plans of this process; whoever runs the graph removes its plan."""
 
 
 def trial_digest(sample: Sample) -> int:
@@ -187,29 +188,25 @@ def outline_shard(
     below = min(2**_DIGEST_BITS, _KEPT_PER_TRIED * MAX_TRIED * 2**_DIGEST_BITS // total)
     files: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    for sample in shard.samples:
+    samples = [*shard.samples]
+    for sample in samples:
         for blob in sample.blobs:
             files[blob.root] += 1
             sizes[blob.root] += blob.read_bytes
-    tried = [sample for sample in shard.samples if trial_digest(sample) < below]
+    tried = [sample for sample in samples if trial_digest(sample) < below]
     return ShardOutline(
         shard.split,
         shard.index,
-        len(shard.samples),
-        sum(map(record_bytes, shard.samples)),
+        len(samples),
+        sum(map(record_bytes, samples)),
         {root: (files[root], sizes[root]) for root in sorted(files)},
         tried if spool is None else list(map(spool.load_payload, tried)),
     )
 
 
 def gather_plan(table: ShardTable, *others: Any) -> None:
-    """Store the fields of a gathered plan in this process for `take_plan`."""
-    _GATHERED.append(GatheredPlan(table, *others))
-
-
-def take_plan() -> GatheredPlan:
-    """Remove the plan that was gathered last, and return it."""
-    return _GATHERED.pop()
+    """Store the fields of a gathered plan in `GATHERED`."""
+    GATHERED.append(GatheredPlan(table, *others))
 
 
 def try_records(

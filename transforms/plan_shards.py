@@ -26,7 +26,6 @@ from beam_tfrec.schemas.samples import (
     Sample,
     add_content_digests,
     pack,
-    read_sample,
     shuffle_prefixes,
     split_and_key,
 )
@@ -54,7 +53,7 @@ class RangeBatch(elements.Batch, frozen=True, array_like=True):
     """Samples of one range with their tally, so that a later step can check its samples.
 
     Attributes:
-        samples: packed samples; `make_shard_plan` unpacks them.
+        samples: packed samples.
         keys: order keys of the samples, so that ranking needs no unpacking.
         tally: counts of the samples.
     """
@@ -178,18 +177,16 @@ def make_shard_plan(grouped: tuple[ShardKey, Iterable[ShardSlice]], table: Shard
     """
     (split, index), slices = grouped
     ranks = table.splits[split]
-    opened = [(each.first_place, [*map(read_sample, each.samples)]) for each in slices]
-    samples: list[Sample] = []
-    gaps = 0
-    for first_place, members in sorted(opened, key=operator.itemgetter(0)):
-        gaps += first_place != len(samples)
-        samples += members
+    packed, gaps = list[msgspec.Raw](), 0
+    for each in sorted(slices, key=operator.attrgetter("first_place")):
+        gaps += each.first_place != len(packed)
+        packed += each.samples
     planned = ranks.shard_samples(index)
     where = shard_stem(split, index, ranks.planned.shards)
-    if gaps or len(samples) != planned:
-        what = f"{planned} samples were planned, and there are {len(samples)} now"
+    if gaps or len(packed) != planned:
+        what = f"{planned} samples were planned, and there are {len(packed)} now"
         raise source_changed(where, what)
-    return ShardPlan(split, index, ranks.planned.shards, samples)
+    return ShardPlan(split, index, ranks.planned.shards, packed)
 
 
 def _slices(

@@ -50,7 +50,7 @@ SABOTAGES = (
     Sabotage(
         "a shard that is not as planned is written",
         PLAN,
-        "if gaps or len(samples) != planned:",
+        "if gaps or len(packed) != planned:",
         "if gaps < 0:",
         "tests/test_plan_shards.py::test_a_shard_that_is_not_as_planned_stops_the_run",
     ),

@@ -139,13 +139,11 @@ class GcsStorage(Storage):
         """Delete an object if it exists."""
         self._run(name, lambda: _unless_gone(lambda: self._blob(name).delete(**ONE_TRY)))
 
-    def probe(self) -> None:
-        """Check that the bucket can be listed."""
-        self.require_folder()
-
     def require_folder(self) -> None:
         """Check that the bucket can be listed; a bucket has no folders."""
         self._list_page()
+
+    probe = require_folder
 
     def _ranges(self) -> Sequence[Bounds]:
         """Return ranges of names, split at top-level folders of the first thousand names."""
