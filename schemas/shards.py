@@ -66,7 +66,7 @@ class ShardPlan(msgspec.Struct, frozen=True, array_like=True):
         split: name of its split.
         index: number of the shard in its split, from 0.
         num_shards: number of shards of the split.
-        packed: its samples in their final order, as `pack` returns them: in a fifth of the memory.
+        packed: its samples in their final order, packed by `pack`: in a quarter of the memory.
     """
 
     split: str
