@@ -332,12 +332,13 @@ def row_bytes(sample: Sample) -> int:
 def labels_of(cells: Mapping[str, Cell], columns: Sequence[str]) -> tuple[str, ...]:
     """Return the class names of a row without repeats, in the order of the columns.
 
-    >>> labels_of({"a": "cat", "b": [7, "cat"]}, ("b", "a"))
+    >>> labels_of({"a": "cat", "b": [7, "cat", float("nan")]}, ("b", "a"))
     ('7', 'cat')
     """
     names: dict[str, None] = {}
     for column in columns:
         cell = cells.get(column)
         values = cell if isinstance(cell, list) else [] if cell is None else [cell]
-        names |= dict.fromkeys(name for value in values if (name := text_of(value).strip()))
+        texts = (text_of(value).strip() for value in values if value == value)  # NaN is missing
+        names |= dict.fromkeys(filter(None, texts))
     return tuple(names)

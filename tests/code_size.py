@@ -35,15 +35,15 @@ class Budget(NamedTuple):
 BUDGETS = (
     Budget("pipelines", 3679, ["pipelines/**/*.py"]),
     Budget("transforms/*.py, shuffle", 3560, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 2776, ["transforms/sources/**/*.py"]),
+    Budget("transforms/sources", 2770, ["transforms/sources/**/*.py"]),
     Budget("report", 1081, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1014, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1360, ["transforms/storage/**/*.py"]),
     Budget("verify", 892, ["transforms/verify/**/*.py"]),
     Budget("transforms/records", 430, ["transforms/records/**/*.py"]),
-    Budget("schemas/*.py", 2228, ["schemas/*.py"]),
-    Budget("schemas/annotations", 1076, ["schemas/annotations/**/*.py"]),
+    Budget("schemas/*.py", 2229, ["schemas/*.py"]),
+    Budget("schemas/annotations", 1094, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
         2122,
@@ -51,7 +51,7 @@ BUDGETS = (
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 994, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 21_187, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("all four packages", 21_200, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 30_000, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146

@@ -11,16 +11,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from beam_tfrec.pipelines import cli, coco
 from beam_tfrec.pipelines.engines import parse_flags
 from tests.coco_command import PROJECT
-from tests.fake_programs import (
-    FLAGS,
-    IMAGE,
-    REQUIRED,
-    SCRIPT,
-    SOURCES,
-    Launcher,
-    quoted,
-    refused,
-)
+from tests.fake_programs import FLAGS, IMAGE, REQUIRED, SCRIPT, SOURCES, Launcher, quoted, refused
 
 
 @pytest.fixture

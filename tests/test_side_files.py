@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 from msgspec import msgpack
 
+from beam_tfrec.schemas.annotations.object_maps import ObjectMap, parse_mapped
 from beam_tfrec.schemas.annotations.side_files import (
     SideFormat,
     outline_of,
@@ -35,6 +36,8 @@ from tests.side_folders import labelme, sa1b, shape
 BY_SCENE = Splitting(HASH, {"train": Fraction(1), "test": Fraction(1)}, group_by="scene")
 TRIANGLE = [1.0, 2.0, 9.0, 2.0, 9.0, 8.0]
 RLE = {"size": [3, 4], "counts": "336"}  # runs of 3, 3, 6
+BOTH = "both shapes (LabelMe) and image and annotations (SA-1B): --format says which"
+NEITHER = "neither shapes (LabelMe) nor image and annotations (SA-1B)"
 
 
 def as_bytes(content: object) -> bytes:
@@ -116,10 +119,6 @@ def test_bad_annotations_of_sa1b_are_dropped(
     assert len(objects_of(sa1b(one), segmentations=False)[0]) == without_outlines
 
 
-BOTH = "both shapes (LabelMe) and image and annotations (SA-1B): --format says which"
-NEITHER = "neither shapes (LabelMe) nor image and annotations (SA-1B)"
-
-
 @pytest.mark.parametrize(
     ("data", "format", "what"),
     [
@@ -131,11 +130,22 @@ NEITHER = "neither shapes (LabelMe) nor image and annotations (SA-1B)"
         (as_bytes(sa1b()), SideFormat.LABELME, "Object missing required field `shapes`"),
         (as_bytes(labelme()), SideFormat.SA1B, "Object missing required field `image`"),
         (b'{"shapes": ' + b"[" * 100_000, None, "JSON is nested too deeply"),
+        (b'{"shapes": [{"label": "a", "label": "b"}]}', None, "a key is there twice"),
     ],
 )
 def test_bad_files(data: bytes, format: SideFormat | None, what: str) -> None:
     read = read_objects(data, functools.partial(parse_side_file, format=format))
     assert read == ("E-ANN-FILE", what)
+
+
+def test_sides_and_crowds_may_be_floats() -> None:
+    given = [{"category": "a", "iscrowd": crowd} for crowd in (1.0, None, True, 7, "1")]
+    text = as_bytes({"width": 640.0, "height": "480", "o": given})
+    width, height, entries, bad, *_ = parse_mapped(text, ObjectMap("o"))
+    assert (width, height, [entry.iscrowd for entry in entries]) == (640, 480, [1, 0, 1, 2])
+    assert bad == [BadAnnotation(4, "E-ANN-SHAPE", "iscrowd is '1', not 0 or 1")]
+    with pytest.raises(ValueError, match=r"^height must be a number of pixels, got 0\.5$"):
+        parse_mapped(b'{"o": [], "height": 0.5}', ObjectMap("o"))
 
 
 @pytest.mark.parametrize(

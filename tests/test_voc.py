@@ -42,6 +42,9 @@ NO_BOX = "<object><name>a</name></object>"
 ROTATED = "<object><type>robndbox</type><name>a</name><robndbox><cx>9</cx></robndbox></object>"
 OF_TEXT = "bndbox is xmin '1', ymin '2', xmax '3px', ymax '4'"
 NOT_FINITE = "bndbox holds a number that is not finite"
+BOMB = b'<!DOCTYPE annotation [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><annotation>&b;</annotation>'
+EXTERNAL = b'<!DOCTYPE annotation SYSTEM "http://localhost/a.dtd"><annotation>&b;</annotation>'
+DOCTYPE = "XML: a document type (annotation), which may declare entities: remove it"
 
 
 def boxes_of(file: SideFile) -> list[tuple[Any, ...]]:
@@ -65,6 +68,7 @@ def test_a_real_file() -> None:
     ("found", "code", "detail"),
     [
         ("<object/>", "E-ANN-SHAPE", "name is empty"),
+        (voc_object("a", more="<name>b</name>"), "E-ANN-SHAPE", "name is there twice"),
         (NO_BOX, "E-BOX-SHAPE", "bndbox is xmin '', ymin '', xmax '', ymax ''"),
         (voc_object("a", (1, 2, "3px", 4)), "E-BOX-SHAPE", OF_TEXT),
         (ROTATED, "E-BOX-SHAPE", "robndbox is a rotated box, only upright ones can be written"),
@@ -72,15 +76,9 @@ def test_a_real_file() -> None:
     ],
 )
 def test_an_object_that_is_none_is_named(found: str, code: str, detail: str) -> None:
-    """Its id is its place in the file, and the others stay."""
     file = parse_voc(voc_xml(voc_object(), found, voc_object()))
     assert [*file.bad] == [(1, code, detail)]
     assert [entry.id for entry in file.entries] == [0, 2]
-
-
-BOMB = b'<!DOCTYPE annotation [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><annotation>&b;</annotation>'
-EXTERNAL = b'<!DOCTYPE annotation SYSTEM "http://localhost/a.dtd"><annotation>&b;</annotation>'
-DOCTYPE = "XML: a document type (annotation), which may declare entities: remove it"
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
 from beam_tfrec.schemas.annotations.coco_file import CocoInstance
-from beam_tfrec.schemas.annotations.side_files import SideFile, cells_at, entry_of
+from beam_tfrec.schemas.annotations.side_files import SideFile, cells_at, entry_of, side_px
 from beam_tfrec.schemas.fields import STORED_FRACTIONS, BadAnnotation
 
-_SIDES = "width", "height"
 _LIMIT = 2**63  # larger ids and areas have no place in a sample
 
 
@@ -82,7 +81,7 @@ def parse_mapped(data: bytes, objects: ObjectMap) -> SideFile:
     Raises:
         ValueError: it is not a JSON object, or has no objects there.
     """
-    cells = cells_at(data, [objects.path, *_SIDES])
+    cells = cells_at(data, [objects.path, "width", "height"])
     if objects.path not in cells:
         raise ValueError(f"nothing at {objects.path!r}")
     return side_file_of(cells, cells[objects.path], objects, _text_of_class)
@@ -103,7 +102,7 @@ def side_file_of(
         class_of: function that returns the name of a class, or raises `ValueError`.
 
     Raises:
-        ValueError: `objects` has another form.
+        ValueError: `objects` has another form, or a side of the image is no number of pixels.
     """
     found = _objects_in(objects, names.path)
     ids: list[Any] = [of.get("id") for of in found]
@@ -116,16 +115,17 @@ def side_file_of(
         except ValueError as error:
             bad.append(BadAnnotation(number, "E-ANN-CATEGORY", str(error)))
             continue
-        area, crowd = of.get("area"), of.get("iscrowd", of.get("is_crowd"))
+        area, crowd = of.get("area"), of.get("iscrowd", of.get("is_crowd")) or 0
+        if not _is_number(crowd) and crowd is not True:
+            bad.append(BadAnnotation(number, "E-ANN-SHAPE", f"iscrowd is {crowd!r}, not 0 or 1"))
+            continue
         area = area if _is_number(area) and abs(area) < _LIMIT else None
-        crowd = crowd if isinstance(crowd, int) else 0
+        crowd = int(crowd) if crowd in (0, 1) else 2  # which is counted as replaced
         box = names.box_format.to_xywh(of.get(names.box))
         entries.append(entry_of(number, category, box, area=area, iscrowd=crowd))
     if names.box_format.value.startswith("rel_"):
         return SideFile(*STORED_FRACTIONS, entries, bad)
-    sides = (cells.get(side) for side in _SIDES)
-    width, height = (side if type(side) is int and 0 < side < 2**31 else 0 for side in sides)
-    return SideFile(width, height, entries, bad)
+    return SideFile(side_px(cells, "width"), side_px(cells, "height"), entries, bad)
 
 
 def _objects_in(value: Any, path: str) -> list[dict[str, Any]]:

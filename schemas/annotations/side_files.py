@@ -2,6 +2,7 @@
 
 import enum
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 
 _ABSENT = object()
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 class _LabelmeFile(msgspec.Struct, gc=False):
@@ -104,6 +106,24 @@ def entry_of(number: int, category: int | str, box: Any, **fields: Any) -> CocoI
     return CocoInstance(id=number, image_id=0, category_id=category, bbox=raw_json(box), **fields)
 
 
+def side_px(values: Mapping[str, Any], name: str) -> int:
+    """Return an image's `width` or `height`; 0 if it is missing.
+
+    >>> side_px({"width": 640.0}, "width")
+    640
+
+    Raises:
+        ValueError: it is not a whole number of pixels.
+    """
+    try:
+        side = float(values.get(name) or 0)
+    except (TypeError, ValueError, OverflowError):
+        side = math.nan
+    if not 0 <= side < 2**31 or side != int(side):
+        raise ValueError(f"{name} must be a number of pixels, got {values[name]!r}")
+    return int(side)
+
+
 def raw_json(value: Any) -> msgspec.Raw:
     """Return a value as JSON, as it would be in a COCO file."""
     return msgspec.Raw(msgspec.json.encode(value))
@@ -113,15 +133,27 @@ def decode(data: bytes, kind: type[T]) -> T:
     """Return a decoded file.
 
     Raises:
-        ValueError: it is not JSON in UTF-8, or of another type.
+        ValueError: it is not JSON in UTF-8, of another type, or has a key twice.
     """
     try:
         data.decode()  # First: decoders do not check the UTF-8 of values that they skip.
-        return msgspec.json.decode(data.removeprefix(_UTF8_BOM), type=kind)
+        text = data.removeprefix(_UTF8_BOM)
+        if repeats_a_key(text):
+            raise ValueError("a key is there twice")
+        return msgspec.json.decode(text, type=kind)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 (byte {error.start}): save the file as UTF-8") from None
     except RecursionError:
         raise ValueError("JSON is nested too deeply") from None
+
+
+def repeats_a_key(data: bytes) -> bool:
+    """Return whether an object in JSON has a key twice. Decoders then return its last value.
+
+    >>> repeats_a_key(b'{"a": ":"}'), repeats_a_key(b'[{"a": 1, "a": 2}]')
+    (False, True)
+    """
+    return _STRING.sub(b"", data).count(b":") > _count_keys(msgspec.json.decode(data))
 
 
 def format_of(data: bytes) -> SideFormat:
@@ -284,3 +316,9 @@ def _outlined(place: int, label: str, outlines: list[list[float]]) -> CocoInstan
     ys = [y for outline in outlines for y in outline[1::2]]
     bbox = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
     return entry_of(place, label, bbox, segmentation=raw_json(outlines))
+
+
+def _count_keys(value: Any) -> int:
+    if type(value) is dict:
+        return len(value) + sum(map(_count_keys, value.values()))
+    return sum(map(_count_keys, value)) if type(value) is list else 0

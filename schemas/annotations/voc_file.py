@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from beam_tfrec.schemas.annotations.coco_file import CocoInstance
-from beam_tfrec.schemas.annotations.side_files import SideFile, entry_of
+from beam_tfrec.schemas.annotations.side_files import SideFile, entry_of, side_px
 from beam_tfrec.schemas.faults import Reason, run_fault
 from beam_tfrec.schemas.fields import BadAnnotation
 
@@ -40,7 +40,8 @@ def parse_voc(data: bytes, offset_px: int = 1) -> SideFile:
     """
     try:
         root = _parse_xml(data)
-        width_px, height_px = _side_px(root, "width"), _side_px(root, "height")
+        size = _texts(root.find("size"))
+        width_px, height_px = side_px(size, "width"), side_px(size, "height")
     except (ValueError, LookupError, expat.ExpatError) as error:
         raise ValueError(f"XML: {error}") from None
     entries, bad, repairs = list[CocoInstance](), list[BadAnnotation](), Counter[str]()
@@ -49,6 +50,8 @@ def parse_voc(data: bytes, offset_px: int = 1) -> SideFile:
         texts, bbox = _texts(found), _bbox(_texts(found.find("bndbox")), offset_px)
         if "robndbox" in texts and "bndbox" not in texts:
             bbox = "E-BOX-SHAPE", "robndbox is a rotated box, only upright ones can be written"
+        if twice := [tag for tag in ("name", "bndbox") if len(found.findall(tag)) > 1]:
+            bbox = "E-ANN-SHAPE", f"{twice[0]} is there twice"
         if not texts.get("name"):
             bbox = "E-ANN-SHAPE", "name is empty"
         if isinstance(bbox, tuple):
@@ -114,18 +117,6 @@ def _texts(parent: Element | None) -> dict[str, str]:
     """Return the texts of the children by name, without space around them; the first of a name."""
     children = [] if parent is None else parent[::-1]
     return {child.tag: (child.text or "").strip() for child in children}
-
-
-def _side_px(root: Element, name: str) -> int:
-    """Return a side of the image, 0 if the file does not say."""
-    text = _texts(root.find("size")).get(name, "")
-    try:
-        side = float(text or "0")
-    except ValueError:
-        side = math.nan
-    if not 0 <= side < 2**31 or side != int(side):
-        raise ValueError(f"{name} must be a number of pixels, got {text!r}")
-    return int(side)
 
 
 def _bbox(bndbox: dict[str, str], offset_px: int) -> list[float] | Reason:

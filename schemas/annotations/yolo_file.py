@@ -46,11 +46,15 @@ def read_data_file(data: bytes) -> DataFile:
     if len(data) > _MAX_YAML_BYTES:
         raise ValueError(f"data must have at most {_MAX_YAML_BYTES} bytes: give another")
     try:
-        content = yaml.safe_load(data)
+        content, root = yaml.safe_load(data), yaml.compose(data, yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"data must be YAML, got {' '.join(str(error).split())}: fix it") from None
     if not isinstance(content, dict):
         raise ValueError(f"data must have keys such as train, got {content!r:.60}: add them")
+    for node in (root, *(value for _, value in root.value)):
+        keys = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+        if repeated := [key for key in keys if keys.count(key) > 1]:
+            raise ValueError(f"data must have a key once, got {repeated[0]!r} twice: remove one")
     splits = {name: _texts(key, content[key]) for key, name in _SPLITS.items() if content.get(key)}
     count, values = _keypoint_shape(content["kpt_shape"]) if "kpt_shape" in content else (0, 0)
     points = tuple(map(str, range(count)))
@@ -85,7 +89,8 @@ def _names(content: dict[str, Any]) -> dict[int, str]:
         raise ValueError(f"nc must be the number of names {len(by_number)}, got {count!r}: omit it")
     for number, name in by_number.items():
         if type(number) is not int or number < 0 or type(name) not in (str, int):
-            raise ValueError(f"names must be numbers and texts, got {number!r}: {name!r}: quote it")
+            got = f"got {number!r}: {name!r}"
+            raise ValueError(f"names must be numbers and texts, {got}: quote texts only")
     return {number: str(name) for number, name in by_number.items()}
 
 

@@ -176,7 +176,7 @@ def open_objects(
 
     def name_of(value: Cell) -> str:
         category = class_of(value, names)
-        if category is None or isinstance(category, list | dict):
+        if category in (None, "") or isinstance(category, list | dict):
             raise RowFault("E-SRC-LABEL", f"{class_path} has no class")
         return text_of(category)
 

@@ -8,13 +8,13 @@ import contextlib
 import csv
 import functools
 import itertools
-import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 import msgspec
 
+from beam_tfrec.schemas.annotations.side_files import repeats_a_key
 from beam_tfrec.schemas.columns import PARQUET, Cell
 from beam_tfrec.schemas.faults import Reason, run_fault
 from beam_tfrec.transforms.sources.hugging_face import NO_FEATURES, StoredFeatures, features_of
@@ -33,7 +33,6 @@ DEFAULT_MAX_CELL_BYTES = 100_000_000
 """Maximum size of a cell in Parquet, and of a row in other formats; also BigQuery's row limit."""
 
 _PARQUET_BUFFER_BYTES = 64 << 10
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _IMAGES_BATCH_BYTES = 1 << 20  # small enough for the processor's caches: a quarter less time
 _PARQUET_BATCH_ROWS = 64  # few, since each row may get a copy of one large dictionary value
 _SCALARS = frozenset([bool, int, float, str, bytes, type(None)])
@@ -236,20 +235,13 @@ def _json_row(line: bytes) -> dict[str, Cell] | Reason:
         value = msgspec.json.decode(line)
         if not isinstance(value, dict):
             return ("E-ROW-JSON", f"not an object but of type {type(value).__name__}")
-        colons = line.count(b":")
-        if colons > len(value) and _STRING.sub(b"", line).count(b":") > _count_keys(value):
+        if line.count(b":") > len(value) and repeats_a_key(line):
             return ("E-ROW-JSON", "a key is there twice")
     except UnicodeDecodeError as error:
         return ("E-ROW-TEXT", f"not UTF-8 at byte {error.start} of a text")
     except (msgspec.DecodeError, RecursionError) as error:
         return ("E-ROW-JSON", f"not JSON: {error}")
     return _flat(value)
-
-
-def _count_keys(value: Any) -> int:
-    if type(value) is dict:
-        return len(value) + sum(map(_count_keys, value.values()))
-    return sum(map(_count_keys, value)) if type(value) is list else 0
 
 
 def _flat(cells: dict[str, Any], whole: Collection[str] = ()) -> dict[str, Cell] | Reason:
