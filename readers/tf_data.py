@@ -199,7 +199,7 @@ def _load_mixture(
     seed = reading.seed if reading.shuffle else 0
     if strategy is None:
         draw = tf.data.Dataset.sample_from_datasets
-        return _batches(draw(sources, weights, seed), data_sets, reading)
+        return _batches(draw(sources, [*map(float, weights)], seed), data_sets, reading)
     counts = mixed_records(have, weights, strategy)
     _refuse_no_batch(sum(counts) * reading.hosts, sum(counts), reading)
     numbers = np.arange(len(counts), dtype=np.uint16)  # 2 bytes a record: the order is held whole

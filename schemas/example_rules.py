@@ -113,8 +113,8 @@ class ExampleRules:
                 yield f"feature {key!r} is not in the manifest"
 
     def _wrong_values(self, found: Message, values: Sequence[Any], wanted: Feature) -> str:
-        if not values and (kind := kind_of(found)) is not wanted.kind:
-            return f"is of {'no kind' if kind is None else kind.value}, not of {wanted.kind.value}"
+        if not values and (kind := kind_of(found)) not in (wanted.kind, None):  # None is empty
+            return f"is of {kind.value}, not of {wanted.kind.value}"
         if len(values) != 1 and not wanted.repeated:
             return f"has {len(values)} values, not one"
         is_label = self.labels and wanted.content is Content.CLASS_LABEL

@@ -339,6 +339,5 @@ def labels_of(cells: Mapping[str, Cell], columns: Sequence[str]) -> tuple[str, .
     for column in columns:
         cell = cells.get(column)
         values = cell if isinstance(cell, list) else [] if cell is None else [cell]
-        texts = (text_of(value).strip() for value in values if value == value)  # NaN is missing
-        names |= dict.fromkeys(filter(None, texts))
-    return tuple(names)
+        names |= {text_of(value).strip(): None for value in values if value == value}  # not of NaN
+    return tuple(filter(None, names))

@@ -34,7 +34,7 @@ class Budget(NamedTuple):
 
 BUDGETS = (
     Budget("pipelines", 3679, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3560, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3562, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 2770, ["transforms/sources/**/*.py"]),
     Budget("report", 1081, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
@@ -42,8 +42,8 @@ BUDGETS = (
     Budget("transforms/storage", 1360, ["transforms/storage/**/*.py"]),
     Budget("verify", 892, ["transforms/verify/**/*.py"]),
     Budget("transforms/records", 430, ["transforms/records/**/*.py"]),
-    Budget("schemas/*.py", 2229, ["schemas/*.py"]),
-    Budget("schemas/annotations", 1094, ["schemas/annotations/**/*.py"]),
+    Budget("schemas/*.py", 2228, ["schemas/*.py"]),
+    Budget("schemas/annotations", 1093, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
         2122,

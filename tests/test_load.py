@@ -221,7 +221,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     folders = [tmp_path_factory.mktemp(name) for name in ("small", "large")]
     for folder, shards in zip(folders, (small, large), strict=True):
         write_values(folder, NUMBERS, {"train": shards})
-    return dict(zip(map(str, folders), (3.0, 1.0), strict=True))
+    return dict(zip(map(str, folders), (3, 1), strict=True))
 
 
 def test_a_mixture_draws_by_weight_without_end(weights: dict[str, float]) -> None:

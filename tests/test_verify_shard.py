@@ -152,6 +152,8 @@ FEATURES: dict[Feature, list[Any]] = {
 LABELS = frozenset({1, 90})
 RULES = ExampleRules(FeatureSpec("table", tuple(FEATURES)), LABELS)
 VALUES = {feature.key: (feature.kind, values) for feature, values in FEATURES.items()}
+UNKNOWN = "'g/labels' has the label -1, which is not in the label map"
+OTHER = "'g/labels' has the labels [1 90], the index says [90 1]"
 BYTES, INT, NOT_INT = Kind.BYTES, Kind.INT64, "'f/ints' is of bytes, not of int64"
 # Changed values, or None for a missing key; labels of the index; what is wrong.
 CASES: dict[str, tuple[dict[str, Any], list[int] | None, list[str]]] = {
@@ -164,14 +166,8 @@ CASES: dict[str, tuple[dict[str, Any], list[int] | None, list[str]]] = {
     "a missing integer": ({"e/int": (INT, [])}, None, ["'e/int' has 0 values, not one"]),
     "another kind": ({"e/int": (Kind.FLOAT, [1])}, None, ["'e/int' is of float, not of int64"]),
     "an empty list of another kind": ({"f/ints": (BYTES, [])}, None, [NOT_INT]),
-    "an unknown label": (
-        {"g/labels": (INT, [90, -1])},
-        *(None, ["'g/labels' has the label -1, which is not in the label map"]),
-    ),
-    "other labels than the index": (
-        {},
-        *([90, 1], ["'g/labels' has the labels [1 90], the index says [90 1]"]),
-    ),
+    "an unknown label": ({"g/labels": (INT, [90, -1])}, None, [UNKNOWN]),
+    "other labels than the index": ({}, [90, 1], [OTHER]),
 }
 
 
@@ -184,8 +180,10 @@ def test_wrong_features_are_reported(
     assert found == [f"feature {what}" for what in wrong]
 
 
-def test_damaged_examples_are_reported() -> None:
+def test_only_damaged_examples_are_reported() -> None:
     data = encode_example(VALUES)
+    without = encode_example({key: of for key, of in VALUES.items() if key != "f/ints"})
+    assert RULES.find_wrong(without + b"\x0a\x0c\x0a\x0a\x0a\x06f/ints\x12\x00") == []  # of no kind
     for changed in (data[:-1], data + b"\x00", b"\x0a\x05"):
         what = f"not an Example: protobuf cannot parse its {len(changed)} bytes"
         assert RULES.find_wrong(changed) == [what]

@@ -45,6 +45,7 @@ from tests.test_engines import WORKER, service
 STEPS_OF_A_RUN = 139  # that `die_at` counts
 KILLS = [1 + number * (STEPS_OF_A_RUN - 1) // 59 for number in range(60)]
 BAD = ("bad", b"\xff not an Example")
+LABEL_7 = {"key": (Kind.BYTES, [b"7"]), "image/class/label": (Kind.INT64, [7])}
 DATA = ("*.tfrec", "index/*", "manifest.json", "rejected.jsonl", "_plan.json", "_receipts/*")
 Pairs = Sequence[tuple[str, Any]]
 
@@ -136,15 +137,15 @@ def test_labels_splits_and_rejects(tmp_path: Path) -> None:
     divided = Splitting("hash", {"train": Fraction(3), "val": Fraction(1)}, group_by="key")
     write(
         tmp_path / "out",
-        [*PAIRS, BAD],
+        [*PAIRS, BAD, ("7", encode_example(LABEL_7))],
         splitting=divided,
         labels={0: "cat", 1: "dog"},
-        budget=RejectBudget(1),
+        budget=RejectBudget(2),
         temp_location=str(tmp_path / "temp"),
     )
     check_committed(tmp_path / "out")
-    (line,) = rejected_of(tmp_path / "out")
-    assert (line["code"], line["key"], line["stage"]) == ("E-REC-EXAMPLE", "bad", "stage_records")
+    lost = {line["code"]: (line["key"], line["stage"]) for line in rejected_of(tmp_path / "out")}
+    assert lost == {"E-REC-EXAMPLE": ("bad", "stage_records"), "E-SRC-LABEL": ("7", "write_shards")}
     opened = {split: beam_tfrec.open(str(tmp_path / "out"), split) for split in ("train", "val")}
     assert opened["val"].labels == (Label(0, "cat"), Label(1, "dog"))
     for split, found in opened.items():

@@ -118,7 +118,7 @@ def test_names_and_splits_have_several_forms(text: str, names: dict, splits: dic
         ("just text", "data must have keys such as train, got 'just text'; add them"),
         ("train: images", "names must be a list or a map of class names, got None; add it"),
         ("names: [a, b]\nnc: 3", "nc must be the number of names 2, got 3; omit it"),
-        ("names: [yes]", "names must be numbers and texts, got 0: True; quote texts only"),
+        ("names: [yes]", "names must be numbers and texts, got 0: True; quote texts"),
         ("names: {0: a, 0: b}", "data must have a key once, got '0' twice; remove one"),
         ("names: [a]\ntrain: {a: b}", "train must be a path or a list of paths"),
         ("names: [a]\nkpt_shape: [17, 4]", f"{SHAPE}[17, 4]; correct it"),

@@ -167,11 +167,14 @@ def build_shard(
             opened = GrowingArrayRecord(options, job.access.spool_dir)
             array_record = stack.enter_context(contextlib.closing(opened))
         growing = GrowingShard(shard, job, roles, pending, array_record)
+        known = {label.id for label in plan.labels}
         with gate.building:
             for sample, record in _records(shard, job, plan, gate, storages):
                 growing.annotations_listed += len(sample.annotation_ids)
                 if isinstance(record, Unfit):
                     growing.reject(sample, record)
+                elif known and record.row and (extra := {*record.row.labels} - known):
+                    growing.reject(sample, Unfit("E-SRC-LABEL", f"class {min(extra)} has no name"))
                 else:
                     growing.append(sample, record)
         info = growing.finish(plan_digest(plan))

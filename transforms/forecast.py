@@ -188,17 +188,16 @@ def outline_shard(
     below = min(2**_DIGEST_BITS, _KEPT_PER_TRIED * MAX_TRIED * 2**_DIGEST_BITS // total)
     files: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    samples = [*shard.samples]
-    for sample in samples:
+    for sample in shard.samples:
         for blob in sample.blobs:
             files[blob.root] += 1
             sizes[blob.root] += blob.read_bytes
-    tried = [sample for sample in samples if trial_digest(sample) < below]
+    tried = [sample for sample in shard.samples if trial_digest(sample) < below]
     return ShardOutline(
         shard.split,
         shard.index,
-        len(samples),
-        sum(map(record_bytes, samples)),
+        len(shard.packed),
+        sum(map(record_bytes, shard.samples)),
         {root: (files[root], sizes[root]) for root in sorted(files)},
         tried if spool is None else list(map(spool.load_payload, tried)),
     )

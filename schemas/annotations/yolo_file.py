@@ -87,10 +87,9 @@ def _names(content: dict[str, Any]) -> dict[int, str]:
         raise ValueError(f"names must be a list or a map of class names, got {names!r}: add it")
     if count not in (None, len(by_number)):
         raise ValueError(f"nc must be the number of names {len(by_number)}, got {count!r}: omit it")
-    for number, name in by_number.items():
-        if type(number) is not int or number < 0 or type(name) not in (str, int):
-            got = f"got {number!r}: {name!r}"
-            raise ValueError(f"names must be numbers and texts, {got}: quote texts only")
+    for key, name in by_number.items():
+        if type(key) is not int or key < 0 or type(name) not in (str, int):
+            raise ValueError(f"names must be numbers and texts, got {key!r}: {name!r}: quote texts")
     return {number: str(name) for number, name in by_number.items()}
 
 
