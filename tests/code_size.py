@@ -52,7 +52,7 @@ BUDGETS = (
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 994, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
     Budget("all four packages", 21_200, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 30_000, ["tests/**/*.py"], all_lines=True),
+    Budget("tests, all lines", 29_999, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146
 

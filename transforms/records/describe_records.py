@@ -39,6 +39,12 @@ def describe_record(
         data: the record's bytes.
         crc32c: CRC-32C of the bytes.
         name: name of the source in the index.
+
+    >>> from beam_tfrec.schemas.example import encode_example
+    >>> from beam_tfrec.schemas.parse_example import parse_record
+    >>> of_class = encode_example({"image/object/class/label": (Kind.INT64, [7])})  # without boxes
+    >>> describe_record(parse_record(of_class), of_class, 0, "a")[1].labels
+    [7]
     """
     bits = bits_in(record)
     kinds = {key: found | NO_STEPS for key, found in bits.items()}
@@ -47,11 +53,11 @@ def describe_record(
         kinds[key] = functools.reduce(operator.or_, map(_bits_of, steps), found)
     values, roles = record.context, _roles(tuple(bits.items()))
     source = values[roles.images[0]].values[0] if roles.images else data
-    digest = hashlib.sha256(source).hexdigest()
     label_key = roles.objects[0].labels if roles.objects else roles.class_label
-    labels = list(values[label_key].values) if label_key else []
-    facts = record_facts(values, roles)
-    return kinds, ReadyRow(crc32c, [(name, len(source), digest)], labels, *facts)
+    label_key = label_key or "image/object/class/label"  # perhaps without boxes
+    labels = [*values_at(values, label_key, Kind.INT64)]
+    sources = [(name, len(source), hashlib.sha256(source).hexdigest())]
+    return kinds, ReadyRow(crc32c, sources, labels, *record_facts(values, roles))
 
 
 def classes_in(record: Sequences) -> set[str]:
