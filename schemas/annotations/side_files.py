@@ -138,7 +138,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     try:
         data.decode()  # First: decoders do not check the UTF-8 of values that they skip.
         text = data.removeprefix(_UTF8_BOM)
-        if repeats_a_key(text):
+        if repeats_a_key(text, msgspec.json.decode(text)):
             raise ValueError("a key is there twice")
         return msgspec.json.decode(text, type=kind)
     except UnicodeDecodeError as error:
@@ -147,13 +147,17 @@ def decode(data: bytes, kind: type[T]) -> T:
         raise ValueError("JSON is nested too deeply") from None
 
 
-def repeats_a_key(data: bytes) -> bool:
-    """Return whether an object in JSON has a key twice. Decoders then return its last value.
+def repeats_a_key(data: bytes, value: Any) -> bool:
+    """Return whether an object in JSON has a key twice.
 
-    >>> repeats_a_key(b'{"a": ":"}'), repeats_a_key(b'[{"a": 1, "a": 2}]')
+    Args:
+        data: the JSON.
+        value: the decoded JSON, with only the last value of each key.
+
+    >>> repeats_a_key(b'{"a": ":"}', {"a": ":"}), repeats_a_key(b'{"a": 1, "a": 2}', {"a": 2})
     (False, True)
     """
-    return _STRING.sub(b"", data).count(b":") > _count_keys(msgspec.json.decode(data))
+    return _STRING.sub(b"", data).count(b":") > _count_keys(value)
 
 
 def format_of(data: bytes) -> SideFormat:

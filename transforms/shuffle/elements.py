@@ -88,7 +88,7 @@ class _BatchCoder(StructCoder):
         return coder_impl.CallbackCoderImpl(
             lambda batch: zlib.compress(plain.encode(batch), level=1),
             lambda encoded: plain.decode(zlib.decompress(encoded)),
-            plain.estimate_size,  # Beam asks it of some batches; compressing them takes longer
+            plain.estimate_size,  # Beam estimates sizes of some batches: without compressing
         )
 
 

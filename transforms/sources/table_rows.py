@@ -36,7 +36,7 @@ _PARQUET_BUFFER_BYTES = 64 << 10
 _IMAGES_BATCH_BYTES = 1 << 20  # small enough for the processor's caches: a quarter less time
 _PARQUET_BATCH_ROWS = 64  # few, since each row may get a copy of one large dictionary value
 _SCALARS = frozenset([bool, int, float, str, bytes, type(None)])
-"""Types of Parquet values that are not converted; later, dict and tuple make a row a reject."""
+"""Types of Parquet values that are not converted. A row of only these is already flat."""
 
 _SCHEMES = ("gs://", "s3://", "az://", "file://")
 
@@ -235,7 +235,7 @@ def _json_row(line: bytes) -> dict[str, Cell] | Reason:
         value = msgspec.json.decode(line)
         if not isinstance(value, dict):
             return ("E-ROW-JSON", f"not an object but of type {type(value).__name__}")
-        if line.count(b":") > len(value) and repeats_a_key(line):
+        if line.count(b":") > len(value) and repeats_a_key(line, value):
             return ("E-ROW-JSON", "a key is there twice")
     except UnicodeDecodeError as error:
         return ("E-ROW-TEXT", f"not UTF-8 at byte {error.start} of a text")
@@ -428,7 +428,10 @@ def _in_microseconds(schema: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a Parquet value with times, dates and decimals as text."""
+    """Return a Parquet value with times, dates and decimals as text.
+
+    A dict or a tuple makes the row a reject later.
+    """
     if type(value) in _SCALARS or isinstance(value, dict | tuple):
         return value
     if type(value) is list:
