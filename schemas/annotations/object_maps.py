@@ -102,7 +102,7 @@ def side_file_of(
         class_of: function that returns the name of a class, or raises `ValueError`.
 
     Raises:
-        ValueError: `objects` has another form, or a side of the image is no number of pixels.
+        ValueError: `objects` has another form, or `width` or `height` is not a number of pixels.
     """
     found = _objects_in(objects, names.path)
     ids: list[Any] = [of.get("id") for of in found]

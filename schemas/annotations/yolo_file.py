@@ -53,7 +53,7 @@ def read_data_file(data: bytes) -> DataFile:
         raise ValueError(f"data must have keys such as train, got {content!r:.60}: add them")
     for node in (root, *(value for _, value in root.value)):
         keys = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-        if repeated := [key for key in keys if keys.count(key) > 1]:
+        if repeated := [key for key, count in Counter(keys).items() if count > 1]:
             raise ValueError(f"data must have a key once, got {repeated[0]!r} twice: remove one")
     splits = {name: _texts(key, content[key]) for key, name in _SPLITS.items() if content.get(key)}
     count, values = _keypoint_shape(content["kpt_shape"]) if "kpt_shape" in content else (0, 0)
