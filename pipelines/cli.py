@@ -280,7 +280,7 @@ def parse_several_per_split(
 
 
 def run_command(argv: Sequence[str]) -> None:
-    """Run the command that the first argument names."""
+    """Run the command that the first argument names: `run` of the module of that name."""
     command, *arguments = argv or [""]
     names, usage = COMMANDS, "beam-tfrec COMMAND ..."
     if command == "plan":  # a run's command with one more flag

@@ -27,7 +27,7 @@ from beam_tfrec.transforms.images.check_images import Check
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION, Conversion
 from beam_tfrec.transforms.pin_blobs import PinBlobs
 from beam_tfrec.transforms.plan_shards import PlannedShards, PlanShards
-from beam_tfrec.transforms.publish_plan import PublishPlan
+from beam_tfrec.transforms.publish_plan import publish
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.shuffle.elements import spool_for
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
@@ -113,6 +113,9 @@ class DataSetConfig(DataSetJob):
         self._check_output()
         if self.drop_similar and self.layout.per_annotation:
             raise ValueError(f"drop_similar needs whole images, got {self.layout.name}: omit it")
+        if self.drop_similar and (least := self.conversion.min_bucket_px):  # or none is left
+            what = f"min_bucket must come without drop_similar, got {least}"
+            raise ValueError(f"{what}: remove small images from the source first")
         self.access.refuse_unused(self.roots.values(), self.all_uris, self.output)
         for uri in self.all_uris:
             check_uri(uri)
@@ -382,7 +385,8 @@ def build(root: Any, config: DataSetConfig) -> beam.PCollection[Manifest]:
     """
     (shards, table), read, spool = plan_data_set(root, config)
     counted = read.split_tallies, read.rejected
-    plan = table | "PublishPlan" >> PublishPlan(config, *counted)
+    as_lists = [beam.pvalue.AsList(each) for each in counted]
+    plan = table | "PublishPlan" >> beam.Map(publish, *as_lists, config)
     infos = shards | "WriteShards" >> WriteShards(config.shard_job(spool), plan, config.limits)
     duplicates = None
     if len(config.splits) > 1:

@@ -17,7 +17,7 @@ from beam_tfrec.schemas.labels import MAX_LABEL_ID
 from beam_tfrec.schemas.layouts.records import RecordsLayout, found_of_data_set
 from beam_tfrec.schemas.manifest import Label, Manifest
 from beam_tfrec.schemas.shards import ShardNames
-from beam_tfrec.schemas.splits import STRATIFIED, Splitting
+from beam_tfrec.schemas.splits import STRATIFIED, Splitting, split_without_bucket
 from beam_tfrec.transforms.gate import GateLimits
 from beam_tfrec.transforms.records.read_records import StageExamples
 from beam_tfrec.transforms.shard_table import Sharding
@@ -49,6 +49,9 @@ class ExamplesConfig(StagingConfig):
             raise ValueError(f"group_by must name a feature, got {table!r}: write groups into one")
         if self.splitting.by == STRATIFIED:
             raise ValueError("split_by of WriteExamples must not be stratified: give hash")
+        if not isinstance(self.labels, Mapping):
+            what = f"labels must be names by numbers, got {self.labels!r}"
+            raise ValueError(f"{what}: give such as {{1: 'cat'}}")
         for number, name in self.labels.items():
             if number not in range(MAX_LABEL_ID + 1) or not isinstance(name, str):
                 what = f"names by numbers from 0 to {MAX_LABEL_ID}, got {{{number!r}: {name!r}}}"
@@ -119,7 +122,8 @@ class WriteExamples(beam.PTransform):
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
-        for name, kind in {"names": ShardNames, "budget": RejectBudget}.items():
+        kinds = {"names": ShardNames, "budget": RejectBudget, "splitting": Splitting}
+        for name, kind in kinds.items():
             if not isinstance(value := getattr(self, name), kind):
                 what = f"{name} must be a {kind.__name__}, got {value!r}"
                 raise ValueError(f"{what}: give {kind.__name__}({value!r})")
@@ -170,8 +174,11 @@ def _find_parts(uri: str, split: str, access: Access) -> Iterator[read_data_set.
     if manifest.is_array_record:
         what, remedy = "has ArrayRecord files", "copy it to TFRecord by beam-tfrec records"
         raise run_fault("E-ARG", uri, what, remedy)
-    if split not in manifest.splits:
+    named = [name for name in manifest.splits if split in (name, split_without_bucket(name))]
+    if not named:
         what, remedy = f"is a data set without a split {split}", ", ".join(manifest.splits)
         raise run_fault("E-ARG", uri, what, f"give split as one of {remedy}")
-    for shard in read_data_set.list_shards(storage, manifest, _RESTORE, [split]):
+    is_plain = split in named and manifest.splits[split].records > 0
+    read = [split] if is_plain else named  # with size buckets, the split itself is empty
+    for shard in read_data_set.list_shards(storage, manifest, _RESTORE, read):
         yield from read_data_set.parts_of(shard)

@@ -69,7 +69,7 @@ def plan_run(
     job_plan = publish_plan.make_job_plan(gathered.table, gathered.split_tallies, [], config)
     state, there, fault = publish_plan.COMPLETE, len(gathered.outlines), None
     try:
-        publish_plan.check_budget_aloud(gathered.rejected, gathered.split_tallies, config)
+        publish_plan.log_and_check_budget(gathered.rejected, gathered.split_tallies, config)
         publish_plan.warn_of_sources(gathered.split_tallies, config)
         if not complete:
             output = open_storage(config.output, config.access)
@@ -81,9 +81,7 @@ def plan_run(
             publish_plan.refuse_none_left(gathered.split_tallies, job_plan, samples, config)
     except RuntimeError as error:
         state, there, fault = publish_plan.REFUSED, 0, error
-    sampled, scale = forecast.try_records(
-        gathered, config.shard_job(), job_plan, config.limits, config.estimate_record_bytes
-    )
+    sampled, scale = forecast.try_records(gathered, config.shard_job(), job_plan, config.limits)
     tallies = sorted(gathered.split_tallies, key=lambda tally: tally.split)
     splits = {tally.split: forecast.forecast_split(tally, gathered, scale) for tally in tallies}
     roots = {**config.listed_roots, **config.roots}

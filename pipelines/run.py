@@ -103,6 +103,9 @@ class Command:
     def configure(self, argv: Sequence[str]) -> tuple[DataSetConfig, list[str]]:
         """Return the configuration of the run, and the arguments for Beam.
 
+        `config_of` takes fields from flags of the same names. `fields` and `data_set_fields` return
+        fields with other names or values than the flags.
+
         Raises:
             ValueError: with the value and the remedy.
         """
@@ -178,7 +181,7 @@ def _run_unless_complete(
         lock.take(alone=config.overwrite)
         manifest = None if config.overwrite else find_complete(output, config)
         if manifest is None:
-            check_sources(config)
+            refuse_bad_sources(config)
         output_files.refuse_others(output, config.names, config.splits, overwrite=config.overwrite)
         if manifest is not None:
             _say_complete(config)
@@ -281,7 +284,7 @@ def _plan(config: DataSetConfig, output: storage.Storage, options: PipelineOptio
     if complete and config.trust_manifest:  # its sources may be gone
         _say_complete(config)
         return
-    check_sources(config)
+    refuse_bad_sources(config)
     spare_the_collector()
     engines.run_graph(partial(build_plan, config=config), PipelineOptions([]))  # here, always
     elsewhere = "" if engines.runs_workers_here(options) else engines.runner_of(options)
@@ -375,7 +378,7 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
         yield "    nothing is new: the split is empty here"
 
 
-def check_sources(config: DataSetConfig) -> None:
+def refuse_bad_sources(config: DataSetConfig) -> None:
     """Check that all sources exist, before anything is written or deleted."""
     for uri in (*config.all_files, *config.option_files):
         storage.find_uri(uri, config.access)

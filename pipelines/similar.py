@@ -5,11 +5,13 @@ import importlib
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from typing import Any
 
 import apache_beam as beam
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,15 +19,33 @@ from apache_beam.pvalue import AsList
 
 from beam_tfrec.pipelines import cli, engines
 from beam_tfrec.pipelines.data_set import DataSetConfig, read_pinned_samples
-from beam_tfrec.pipelines.run import beam_options, check_sources, showing_progress, warn_of_pillow
+from beam_tfrec.pipelines.run import (
+    beam_options,
+    refuse_bad_sources,
+    showing_progress,
+    warn_of_pillow,
+)
 from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.faults import Rejected, Scope, counted, reject_order, run_fault
+from beam_tfrec.schemas.samples import Blob
+from beam_tfrec.transforms import report, similar
+from beam_tfrec.transforms.images.check_images import check_image
+from beam_tfrec.transforms.images.convert_images import transposed
+from beam_tfrec.transforms.images.findings import BadImage
 from beam_tfrec.transforms.output_files import create_or_compare
 from beam_tfrec.transforms.publish_plan import show_rejects
-from beam_tfrec.transforms.report.similar_page import draw_clusters, render_similar
-from beam_tfrec.transforms.similar import MAX_DISTANCE, HashedBatch, HashImages, make_table
-from beam_tfrec.transforms.storage import open_storage, read_uri, split_uri
+from beam_tfrec.transforms.report.page import TILE_PX, page_environment
+from beam_tfrec.transforms.report.small_pictures import encode_jpeg, small_picture
+from beam_tfrec.transforms.sources.read_blobs import read_blob
+from beam_tfrec.transforms.storage import Storage, open_storage, read_uri, split_uri
 
+MOST_CLUSTERS = 24
+"""Largest number of clusters that the page shows."""
+
+MOST_IMAGES = 8
+"""Largest number of images that it shows of each."""
+
+_MOST_BYTES = 20_000  # of a picture
 _END = ".parquet"
 _SHOWN = 5  # clusters in the summary, and images of each
 _REFUSED = re.compile(
@@ -54,8 +74,8 @@ class SimilarConfig:
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
         output, layout = self.source.output, self.source.layout
-        if not 0 <= self.distance <= MAX_DISTANCE:
-            what = f"0 to {MAX_DISTANCE}, got {self.distance}"
+        if not 0 <= self.distance <= similar.MAX_DISTANCE:
+            what = f"0 to {similar.MAX_DISTANCE}, got {self.distance}"
             raise ValueError(f"distance must be {what}: correct it")
         if self.max_cluster < 2:
             raise ValueError(f"max_cluster must be 2 or more, got {self.max_cluster}: correct it")
@@ -74,7 +94,7 @@ def parser() -> cli.FlagParser:
     found.path("source", f"one of {', '.join(images)}, with its flags", "SOURCE", choices=images)
     group = found.group("near copies (docs/similar.md)")
     group.text("--output", "file to write; it must not exist", "FILE.parquet", required=True)
-    distance = f"bits in which each of both hashes may differ, 0 to {MAX_DISTANCE}"
+    distance = f"bits in which each of both hashes may differ, 0 to {similar.MAX_DISTANCE}"
     group.number("--distance", distance, SimilarConfig.distance)
     most = "different hashes in a cluster; a larger one is divided where images differ most"
     group.number("--max_cluster", most, SimilarConfig.max_cluster)
@@ -101,7 +121,7 @@ def build(root: beam.Pipeline, config: SimilarConfig) -> beam.PCollection:
     """Build the graph: samples from the source, hashes from their photos, one table."""
     source = config.source
     read, _ = read_pinned_samples(root, source)
-    hashed = read.samples | "HashImages" >> HashImages(source.shard_job(), source.limits)
+    hashed = read.samples | "HashImages" >> similar.HashImages(source.shard_job(), source.limits)
     configs = root | "Config" >> beam.Create([config], reshuffle=False)
     write = beam.Map(write_similar, AsList(hashed), AsList(read.rejected)).with_output_types(Any)
     written: beam.PCollection[Any] = configs | "WriteSimilar" >> write
@@ -109,7 +129,7 @@ def build(root: beam.Pipeline, config: SimilarConfig) -> beam.PCollection:
 
 
 def write_similar(
-    config: SimilarConfig, hashed: Sequence[HashedBatch], rejected: Sequence[Rejected]
+    config: SimilarConfig, hashed: Sequence[similar.HashedBatch], rejected: Sequence[Rejected]
 ) -> None:
     """Write the table of images.
 
@@ -126,7 +146,7 @@ def write_similar(
         what = f"no images to compare, and {len(rejects)} rejects"
         raise run_fault("E-SET-EMPTY", output, what, "correct the sources")
     codes = sorted(Counter(reject.code for reject in rejects).items())
-    table = make_table(images, config.distance, config.max_cluster)
+    table = similar.make_table(images, config.distance, config.max_cluster)
     notes = {"distance": f"{config.distance} bits", "max_cluster": f"{config.max_cluster} hashes"}
     notes["not compared"] = ", ".join(f"{count} {code}" for code, count in codes)
     table, data = table.replace_schema_metadata(notes), io.BytesIO()
@@ -165,7 +185,7 @@ def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
     if output.stat(name) is not None:
         remedy = "give another --output, or delete it"
         raise run_fault("E-OUT-CONFLICT", source.output, "is there", remedy)
-    check_sources(source)
+    refuse_bad_sources(source)
     warn_of_pillow()
     graph = functools.partial(build, config=replace(config, source=source))
     with showing_progress(source, options):
@@ -196,6 +216,62 @@ def summarize(table: pa.Table, output: str) -> Iterator[str]:
     yield f"  mirrored: {counted(copies['mirrored'].to_numpy().sum(), 'image')}"
     for name, text in table.schema.metadata.items():
         yield f"  {name.decode()}: {text.decode() or 'none'}"
+
+
+def draw_clusters(
+    table: pa.Table, images: Iterable[similar.HashedImage], roots: Mapping[str, Storage]
+) -> list[dict[str, Any]]:
+    """Return the clusters to show, each with its size, splits and first images; the kept one first.
+
+    Args:
+        table: table of near copies.
+        images: the same images with the places of their files, which are read again.
+        roots: roots of these files, by name.
+    """
+    copies = table.filter(pc.greater(table["size"], 1))
+    sums = [("split", "distinct"), ("split", "count_distinct"), ("size", "max")]
+    clusters = copies.group_by("cluster").aggregate(sums)
+    order = [("split_count_distinct", "descending"), ("size_max", "descending")]
+    shown = clusters.sort_by([*order, ("cluster", "ascending")])[:MOST_CLUSTERS].to_pylist()
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for cluster in shown:
+        members = copies.filter(pc.equal(copies["cluster"], cluster["cluster"]))
+        cluster["images"] = members.sort_by([("keep", "descending")])[:MOST_IMAGES].to_pylist()
+        rows |= {(row["split"], row["key"]): row for row in cluster["images"]}
+    for image in images:
+        if row := rows.get((image.split, image.key)):
+            blob = msgspec.msgpack.decode(image.blob, type=Blob)
+            row["jpeg"] = draw_photo(read_blob(roots[blob.root], blob), blob.orientation)
+    return shown
+
+
+def draw_photo(data: bytes, orientation: int) -> bytes:
+    """Return a small JPEG of a photo, upright; empty if it is too large or damaged.
+
+    Args:
+        data: the whole file.
+        orientation: its EXIF orientation; 0 if its file says it.
+    """
+    try:
+        turn = orientation or check_image(data, takes_foreign=True).orientation
+        picture = transposed(small_picture(data).image, turn)
+    except BadImage:
+        return b""
+    picture.thumbnail(TILE_PX)
+    return encode_jpeg(picture, _MOST_BYTES)[0]
+
+
+def render_similar(title: str, lines: Iterator[str], clusters: list[dict[str, Any]]) -> bytes:
+    """Return the page.
+
+    Args:
+        title: name of the table.
+        lines: the summary.
+        clusters: as `draw_clusters` returns them.
+    """
+    style = resources.files(report).joinpath("assets/page.css").read_text("utf-8")
+    template = page_environment().get_template("similar.html.j2")
+    return template.render(title=title, lines=lines, clusters=clusters, style=style).encode()
 
 
 def run(argv: Sequence[str]) -> None:

@@ -7,15 +7,9 @@ from typing import Any, ClassVar, Self
 
 import apache_beam as beam
 
+from beam_tfrec.pipelines import flags as shared
 from beam_tfrec.pipelines.cli import config_of, main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import check_splits_named, keys_option
-from beam_tfrec.pipelines.flags import (
-    SourceParser,
-    first_label_of,
-    parse_per_split,
-    parse_size,
-    parse_types,
-)
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.annotations.object_maps import BoxFormat, ObjectMap
@@ -293,7 +287,7 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
         raise ValueError(f"tables of {split} must have {what}: rename one, or give their folder")
 
 
-def add_flags(parser: SourceParser) -> None:
+def add_flags(parser: shared.SourceParser) -> None:
     """Add the flags of the source and its layout."""
     tables = ".csv, .tsv, .jsonl or .parquet files per split, or one folder or quoted glob"
     group = parser.add_sources("sources (docs/tables.md)", table=("FILE|GLOB|DIR", tables))
@@ -326,13 +320,13 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     return {
         "tables": parse_several_per_split("table", flags.table, bare=flags.split),
-        "image_root": parse_per_split("image_root", flags.image_root),
-        "max_cell_bytes": parse_size("max_cell_bytes", flags.max_cell_bytes),
-        "detection": config_of(DetectionLayout, flags, first_label=first_label_of(flags, 1)),
+        "image_root": shared.parse_per_split("image_root", flags.image_root),
+        "max_cell_bytes": shared.parse_size("max_cell_bytes", flags.max_cell_bytes),
+        "detection": config_of(DetectionLayout, flags, first_label=shared.first_label_of(flags, 1)),
         "layout": TableLayout(
-            types=parse_types(flags.types),
+            types=shared.parse_types(flags.types),
             label_columns=tuple(flags.label_column),
-            first_label=first_label_of(flags),
+            first_label=shared.first_label_of(flags),
             sequence_columns=tuple(n.strip() for given in flags.sequence for n in given.split(",")),
         ),
     }

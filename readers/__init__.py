@@ -174,6 +174,7 @@ def steps_per_epoch(
     """
     from beam_tfrec.readers.data_sets import find_mixture, split_names
     from beam_tfrec.readers.shares import deal, drops_remainder, mixed_records, num_batches
+    from beam_tfrec.schemas.faults import require_at_least
 
     found, weights = find_mixture(data_sets, stopping_strategy, access)
     drops = drops_remainder(hosts, drop_remainder)
@@ -182,7 +183,8 @@ def steps_per_epoch(
         all_of = found.shards(split)
         groups = [[s.entry.records for s in all_of if s.data_set == n] for n in range(len(weights))]
     dealt = [deal(records, host, hosts, drop_remainder=drops) for records in groups]
-    if global_batch < 1 or global_batch % hosts:
+    require_at_least(1, global_batch=global_batch)
+    if global_batch % hosts:
         raise ValueError(f"global_batch must be a multiple of hosts={hosts}, got {global_batch}")
     have = [sum(part.records for part in parts) for parts in dealt]
     if weights:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from beam_tfrec.schemas.faults import require_whole
+
 STOPPING_STRATEGIES: Mapping[str, Callable[[Iterable[float]], float]] = {
     "first_exhausted": min,
     "all_exhausted": max,
@@ -56,6 +58,7 @@ stop=3), Part(shard=3, first=0, stop=2)])
     ([Part(shard=0, first=0, stop=3)], [Part(shard=0, first=3, stop=4), Part(shard=1, first=0, \
 stop=2)])
     """
+    require_whole(host=host, hosts=hosts)
     if not 0 <= host < hosts:
         raise ValueError(f"host must be at least 0 and below hosts, got host={host}, hosts={hosts}")
     dealt = [
@@ -117,7 +120,7 @@ def drops_remainder(hosts: int, drop_remainder: bool | None) -> bool:
 
     None is the default of `load` and `steps_per_epoch`: only with several hosts.
     """
-    return hosts > 1 if drop_remainder is None else drop_remainder
+    return hosts != 1 if drop_remainder is None else drop_remainder
 
 
 def _due(have: Sequence[int], drop_remainder: bool) -> list[int]:

@@ -314,6 +314,12 @@ class Roles:
     segmentations: tuple[str, ...] = ()
     captions: tuple[str, ...] = ()
 
+    @property
+    def class_keys(self) -> tuple[str, str]:
+        """Keys of class ids and names: of the first list of objects, or else of the record."""
+        of_record = self.class_label, self.class_text
+        return next(((first.labels, first.texts) for first in self.objects), of_record)
+
 
 def roles_of_spec(spec: FeatureSpec) -> Roles:
     """Return the roles of a data set's features. Per-step features have no roles."""

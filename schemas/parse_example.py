@@ -76,6 +76,14 @@ class Sequences(NamedTuple):
     context: dict[str, Values]
     feature_lists: dict[str, list[Values]]
 
+    def text(self, key: str) -> str:
+        """Return the single value of a feature as text; empty if there is none or several."""
+        held = self.context.get(key)
+        if held is None or len(held.values) != 1:
+            return ""
+        value = held.values[0]
+        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
     def byte_values(self) -> Iterator[tuple[str, list[bytes]]]:
         """Yield key and bytes values of each feature; values of all steps are in one list."""
         features = [(key, [values]) for key, values in self.context.items()]

@@ -84,7 +84,7 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def file_name(self) -> str:
         """Name of the file, and of the member in a tar file, for messages."""
-        if self.is_staged:
+        if self.root.startswith("/"):  # staged, under a name by chance
             return self.member
         return f"{self.name}:{self.member}" if self.is_member else self.name
 

@@ -33,28 +33,28 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3679, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3562, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 2770, ["transforms/sources/**/*.py"]),
-    Budget("report", 1081, ["transforms/report/**/*.py"]),
+    Budget("pipelines", 3991, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3548, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/sources", 2774, ["transforms/sources/**/*.py"]),
+    Budget("report", 1031, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
-    Budget("transforms/images", 1014, ["transforms/images/**/*.py"]),
+    Budget("transforms/images", 1016, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1360, ["transforms/storage/**/*.py"]),
-    Budget("verify", 892, ["transforms/verify/**/*.py"]),
-    Budget("transforms/records", 430, ["transforms/records/**/*.py"]),
-    Budget("schemas/*.py", 2228, ["schemas/*.py"]),
-    Budget("schemas/annotations", 1093, ["schemas/annotations/**/*.py"]),
+    Budget("verify", 611, ["transforms/verify/**/*.py"]),
+    Budget("transforms/records", 439, ["transforms/records/**/*.py"]),
+    Budget("schemas/*.py", 2238, ["schemas/*.py"]),
+    Budget("schemas/annotations", 1090, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
         2122,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
-    Budget("readers", 994, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 21_200, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 29_999, ["tests/**/*.py"], all_lines=True),
+    Budget("readers", 998, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
+    Budget("all four packages", 21_193, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 29_989, ["tests/**/*.py"], all_lines=True),
 )
-MOST_MODULES = 146
+MOST_MODULES = 143
 
 
 def code_lines(source: str) -> int:

@@ -14,17 +14,12 @@ from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.manifest import PLAN_NAME, JobPlan, Manifest, to_json
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.shards import ShardInfo, ShardPlan
+from beam_tfrec.transforms import plan_shards
 from beam_tfrec.transforms.build_records import ShardJob
 from beam_tfrec.transforms.build_shard import write_shard
 from beam_tfrec.transforms.commit import commit
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
-from beam_tfrec.transforms.plan_shards import (
-    ShardSlice,
-    make_range_batches,
-    make_shard_plan,
-    rank_range,
-)
 from beam_tfrec.transforms.publish_plan import make_job_plan, publish_plan
 from beam_tfrec.transforms.shard_table import Sharding, ShardKey, ShardTable, make_shard_table
 from beam_tfrec.transforms.sources.listing import RootTally, listing_digest, pin_sample
@@ -105,17 +100,19 @@ def plan_run(
                 item = pin_sample(item, entries.get((split, item.blobs[0].name)))
             kind = samples if isinstance(item, Sample) else rejected
             kind.append(item)
-    batches = dict(make_range_batches(samples, sharding, layout.record_bytes, 4096))
+    batches = dict(plan_shards.make_range_batches(samples, sharding, layout.record_bytes, 4096))
     table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
-    placed: dict[ShardKey, list[ShardSlice]] = {}
+    placed: dict[ShardKey, list[plan_shards.ShardSlice]] = {}
     for key_range, batch in batches.items():
-        for shard, part in rank_range((key_range, [batch]), table):
+        for shard, part in plan_shards.rank_range((key_range, [batch]), table):
             placed.setdefault(shard, []).append(part)
     tallies = [
         (root, RootTally(listing=f"{listing_digest(found):x}")) for root, found in listed.items()
     ]
     return SmallRun(
-        shards=[make_shard_plan((shard, placed[shard]), table) for shard in sorted(placed)],
+        shards=[
+            plan_shards.make_shard_plan((shard, placed[shard]), table) for shard in sorted(placed)
+        ],
         table=table,
         files=files,
         rejected=rejected,

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from beam_tfrec.schemas.geometry.boxes import (
-    PlacedBox,
-    check_bbox,
-    inverse_orientation,
-    place_box,
-    turn_array,
-    turn_size,
-)
+from beam_tfrec.schemas.geometry import boxes
 from tests.turned_images import as_viewed, oriented, png_of
 
 
@@ -29,14 +22,14 @@ from tests.turned_images import as_viewed, oriented, png_of
     ],
 )
 def test_check_bbox(bbox: object, fault: tuple[str, str] | None) -> None:
-    assert check_bbox(bbox) == fault
+    assert boxes.check_bbox(bbox) == fault
 
 
 def test_boxes_that_vanish_or_are_cut_off_are_faults() -> None:
     detail = "width 1e-06 and height 5.0 vanish in float32"
-    assert place_box((50.0, 10.0, 1e-6, 5.0), 100, 50) == ("E-BOX-EMPTY", detail)
+    assert boxes.place_box((50.0, 10.0, 1e-6, 5.0), 100, 50) == ("E-BOX-EMPTY", detail)
     detail = "x 0.0 to 5.0, y 0.0 to 5.0 in 100 x 50, and the crop cuts off the rest"
-    found = place_box((0.0, 0.0, 5.0, 5.0), 100, 50, crop=(0.5, 0.0, 1.0, 1.0))
+    found = boxes.place_box((0.0, 0.0, 5.0, 5.0), 100, 50, crop=(0.5, 0.0, 1.0, 1.0))
     assert found == ("E-BOX-OUTSIDE", detail)
 
 
@@ -55,8 +48,8 @@ def test_place_box_is_float64_arithmetic_rounded_once(
     with np.errstate(over="ignore"):
         corners = np.float64([x, y, x + width, y + height]) / ([width_px, height_px] * 2)
     rounded = np.float32(np.clip(corners, 0.0, 1.0))
-    placed = place_box(bbox_xywh_px, width_px, height_px)
-    if not isinstance(placed, PlacedBox):
+    placed = boxes.place_box(bbox_xywh_px, width_px, height_px)
+    if not isinstance(placed, boxes.PlacedBox):
         code, _ = placed
         left_over = np.clip(corners, 0.0, 1.0)
         nothing = left_over[0] >= left_over[2] or left_over[1] >= left_over[3]
@@ -72,10 +65,10 @@ def test_place_box_is_float64_arithmetic_rounded_once(
 @pytest.mark.parametrize("shape", [(3, 5), (1, 4), (3, 5, 3)])
 def test_arrays_turn_as_pillow_turns_them(shape: tuple[int, ...], orientation: int) -> None:
     pixels = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
-    turned = turn_array(pixels, orientation)
+    turned = boxes.turn_array(pixels, orientation)
     np.testing.assert_array_equal(turned, as_viewed(oriented(png_of(pixels), orientation)))
     assert turned.flags.c_contiguous
     height, width = shape[:2]
-    assert turn_size((width, height), orientation) == turned.shape[1::-1]
-    back = turn_array(turned, inverse_orientation(orientation))
+    assert boxes.turn_size((width, height), orientation) == turned.shape[1::-1]
+    back = boxes.turn_array(turned, boxes.inverse_orientation(orientation))
     np.testing.assert_array_equal(back, pixels)

@@ -16,7 +16,7 @@ from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.manifest import Annotations, JobPlan, Label, Manifest, PlannedSplit, to_json
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.transforms.commit import find_complete
-from beam_tfrec.transforms.publish_plan import check_budget_aloud, make_job_plan, publish_plan
+from beam_tfrec.transforms.publish_plan import log_and_check_budget, make_job_plan, publish_plan
 from beam_tfrec.transforms.shard_table import ShardTable
 from beam_tfrec.transforms.sources.read_samples import SplitTally
 from beam_tfrec.transforms.storage import open_storage
@@ -113,7 +113,7 @@ def test_every_reject_of_a_sample_counts(
     job = dataclasses.replace(JOB, budget=budget)
     line = f"^E-BUDGET gs://b/out: {over} samples rejected, at most {budget} allowed "
     with pytest.raises(RuntimeError, match=line) if over else nullcontext():
-        check_budget_aloud(rejects, files, job)
+        log_and_check_budget(rejects, files, job)
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ def test_dropped_annotations_have_a_budget(
     job = dataclasses.replace(JOB, drop_budget=budget)
     dropped = [reject("1", "E-BOX-EMPTY", annotation_ids=(i,)) for i in range(accepted + 1)]
     of_another_split = [reject("1", "E-BOX-EMPTY", split="val", annotation_ids=(1,))]
-    check_budget_aloud([*dropped[1:], *of_another_split], files, job)
+    log_and_check_budget([*dropped[1:], *of_another_split], files, job)
     with pytest.raises(RuntimeError) as raised:
-        check_budget_aloud(dropped, files, job)
+        log_and_check_budget(dropped, files, job)
     assert str(raised.value) == (
         f"E-BUDGET gs://b/out: {accepted + 1} of {listed} annotations of train dropped"
         f" ({accepted + 1} E-BOX-EMPTY), at most {accepted} allowed (first id 0 of '1.jpg', gone);"
@@ -359,7 +359,7 @@ def test_a_data_set_without_records_needs_permission(small: SmallSet) -> None:
     for image in small.images.iterdir():
         image.write_bytes(b"<html>")
     given = {"budget": RejectBudget(percent=100)}
-    fault = r"^E-SET-EMPTY split train: none of 6 images is left; correct the sources"
+    fault = r"^E-SET-EMPTY split train: none of 6 images is left \(6 rejected\); correct"
     with pytest.raises(RuntimeError, match=fault):
         build_run(small.plan(**given))
     assert not (small.out / "manifest.json").exists()

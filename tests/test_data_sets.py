@@ -82,10 +82,11 @@ def test_several_splits_are_read_as_one(tmp_path: Path) -> None:
     assert repr(beam_tfrec.open(root, train)).startswith("<Records of fold2+fold0 in ")
     assert len(beam_tfrec.load(root, train, batch_size=4)) == 2
     assert beam_tfrec.steps_per_epoch(root, train, 4) == 2
-    for batch in (3, 0, -8):
-        refused = f"^global_batch must be a multiple of hosts=2, got {batch}$"
-        with pytest.raises(ValueError, match=refused):
-            beam_tfrec.steps_per_epoch(root, train, batch, 2)
+    for batch, what in {3: "a multiple of hosts=2", -8: "at least 1", 0.5: "a whole num"}.items():
+        with pytest.raises(ValueError, match=rf"^global_batch must be {what}.*, got {batch}\b"):
+            beam_tfrec.steps_per_epoch(root, train, batch, 2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^hosts must be a whole number, got '2': give one"):
+        beam_tfrec.load(root, train, hosts="2")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^global_batch must be at most 6, got 8"):
         beam_tfrec.steps_per_epoch(root, train, 8, 2)
     for split in ([], ["fold0", "fold0"]):

@@ -18,12 +18,8 @@ from beam_tfrec.schemas.features import (
     parse_spec,
     roles_of_spec,
 )
+from beam_tfrec.schemas.layouts import classification
 from beam_tfrec.schemas.layouts.arrays import ArraysLayout, Encoding
-from beam_tfrec.schemas.layouts.classification import (
-    ClassificationLayout,
-    PairsLayout,
-    TensorLayout,
-)
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
@@ -103,7 +99,7 @@ KERAS = Roles(images=("image",), objects=(ObjectRoles(BoxForm.XYWH_PX, ("bbox",)
             ),
         ),
         (
-            ClassificationLayout(),
+            classification.ClassificationLayout(),
             Roles(
                 images=("image/encoded",),
                 **SIZE,
@@ -111,8 +107,8 @@ KERAS = Roles(images=("image",), objects=(ObjectRoles(BoxForm.XYWH_PX, ("bbox",)
                 class_text="image/class/text",
             ),
         ),
-        (TensorLayout(), Roles(pixels=("image",), class_text="class_name")),
-        (PairsLayout(tensors=True), Roles(pixels=("lr", "hr"))),
+        (classification.TensorLayout(), Roles(pixels=("image",), class_text="class_name")),
+        (classification.PairsLayout(tensors=True), Roles(pixels=("lr", "hr"))),
         (TableLayout(columns={"label": ColumnType(Kind.INT64)}), Roles()),
         (
             ArraysLayout(encoding=Encoding.RAW, dtype="uint8", label=Kind.INT64),

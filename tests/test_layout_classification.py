@@ -9,14 +9,8 @@ import pytest
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Kind, parse_spec
 from beam_tfrec.schemas.fields import RAW, ArrayFields, ClassFields, EncodedImage, ImageInfo
-from beam_tfrec.schemas.layouts import Built, Layout, Unfit, labels_by_category
+from beam_tfrec.schemas.layouts import Built, Layout, Unfit, classification, labels_by_category
 from beam_tfrec.schemas.layouts.arrays import ArraysLayout, Encoding, found_in
-from beam_tfrec.schemas.layouts.classification import (
-    ClassificationLayout,
-    ImagenetLayout,
-    TensorLayout,
-    TutorialLayout,
-)
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.tensors import TENSOR_TYPES, encode_tensor, serialize_tensor
@@ -63,10 +57,10 @@ GRAY = ImageInfo("png", 64, 48, channels=1)
 @pytest.mark.parametrize(
     ("layout", "info", "first", "expected"),
     [
-        (ClassificationLayout(), RGB, 0, CLASSIFICATION),
-        (ImagenetLayout(), RGB, 1, IMAGENET),
-        (TutorialLayout(), RGB, 0, TUTORIAL | {"depth": 3}),
-        (TutorialLayout(5), GRAY, 5, TUTORIAL | {"depth": 1}),
+        (classification.ClassificationLayout(), RGB, 0, CLASSIFICATION),
+        (classification.ImagenetLayout(), RGB, 1, IMAGENET),
+        (classification.TutorialLayout(), RGB, 0, TUTORIAL | {"depth": 3}),
+        (classification.TutorialLayout(5), GRAY, 5, TUTORIAL | {"depth": 1}),
     ],
 )
 def test_layouts_that_store_files(
@@ -93,13 +87,13 @@ def test_layouts_that_store_files(
 )
 def test_imagenet_takes_only_rgb_jpegs(info: ImageInfo, what: str) -> None:
     with pytest.raises(Unfit) as unfit:
-        build(ImagenetLayout(), info)
+        build(classification.ImagenetLayout(), info)
     assert unfit.value == Unfit("E-IMG-TYPE", f"{what}, the layout holds JPEGs of RGB")
 
 
 def test_unknown_types_of_pixels_are_refused() -> None:
     with pytest.raises(ValueError, match=r"dtype must be one of uint8, .*, got 'int8': give an"):
-        TensorLayout(dtype="int8")
+        classification.TensorLayout(dtype="int8")
 
 
 # --- arrays as tensors ---

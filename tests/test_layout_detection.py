@@ -11,11 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from beam_tfrec.schemas.documents.tensorflow_files import (
-    dataset_info_json,
-    features_json,
-    label_files,
-)
+from beam_tfrec.schemas.documents import tensorflow_files
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.fields import (
@@ -274,9 +270,9 @@ def test_the_features_equal_those_of_tfds(
 ) -> None:
     names = [f"class {number}" for number in range(classes)]
     spec, files = TfdsLayout().resolved(found).spec, {}
-    files["dataset_info.json"] = dataset_info_json(MANIFEST)
-    files["features.json"] = features_json(spec, len(names))
-    for name, text in (files | label_files(spec, names)).items():
+    files["dataset_info.json"] = tensorflow_files.dataset_info_json(MANIFEST)
+    files["features.json"] = tensorflow_files.features_json(spec, len(names))
+    for name, text in (files | tensorflow_files.label_files(spec, names)).items():
         (tmp_path / name).write_text(text)
     ours = tfds.builder_from_directory(tmp_path).info.features
     with pytest.MonkeyPatch.context() as patch:  # without any download
@@ -333,7 +329,7 @@ def test_tfds_loads_the_directory(tfds: Any, tmp_path: Path) -> None:
 def test_boxes_next_to_single_features_are_no_sequence_of_dicts() -> None:
     photo = Feature("image/encoded", Kind.BYTES, False, "the file", Content.IMAGE)
     boxes = Feature("image/bbox", Kind.FLOAT, True, "boxes", Content.BOX_YXYX)
-    ours = json.loads(features_json(FeatureSpec("mine", (photo, boxes))))
+    ours = json.loads(tensorflow_files.features_json(FeatureSpec("mine", (photo, boxes))))
     image = ours["featuresDict"]["features"]["image"]["featuresDict"]["features"]
     assert sorted(image) == ["bbox", "encoded"]
 

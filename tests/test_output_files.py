@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import beam_tfrec
+from beam_tfrec.pipelines.show import records_of_set
 from beam_tfrec.pipelines.verify import VerifyConfig, verify
 from beam_tfrec.schemas.manifest import Manifest, from_json
 from beam_tfrec.schemas.shards import MAXDIFFUSION, ShardNames
@@ -12,7 +13,6 @@ from beam_tfrec.transforms.earlier import Since, find_earlier_sets
 from beam_tfrec.transforms.leave_out_earlier import list_earlier_shards, read_written
 from beam_tfrec.transforms.output_files import names_of_ours, refuse_foreign, remove_output
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
-from beam_tfrec.transforms.verify.show_record import records_of_set
 from tests.invariants import files_of
 from tests.small_runs import SmallSet, build_run, make_small
 

@@ -17,24 +17,19 @@ from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.fields import row_bytes, row_of
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms.sources import read_table
 from beam_tfrec.transforms.sources.read_samples import SplitTally
-from beam_tfrec.transforms.sources.read_table import (
-    TableFile,
-    TableReader,
-    find_tables,
-    name_in_root,
-)
 from beam_tfrec.transforms.sources.table_rows import Row, divide_file, lines_of, open_table
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 
 GIVEN = Splitting()
 
 
-def pieces_of(path: Path, data: str | bytes, **file: Any) -> list[TableFile]:
+def pieces_of(path: Path, data: str | bytes, **file: Any) -> list[read_table.TableFile]:
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     entry = open_storage(str(path.parent)).stat(path.name)
     assert entry is not None
-    table = TableFile("train", str(path.parent), entry, format_of(path.name), **file)
+    table = read_table.TableFile("train", str(path.parent), entry, format_of(path.name), **file)
     return [*divide_file(table, DEFAULT_ACCESS)]
 
 
@@ -44,7 +39,7 @@ def rows(path: Path, data: bytes, **limit: int) -> list[Row]:
 
 
 def read(path: Path, data: str | bytes, **reader: Any) -> list[Sample | Rejected | SplitTally]:
-    read_piece = TableReader(reader.pop("splitting", GIVEN), DEFAULT_ACCESS, **reader)
+    read_piece = read_table.TableReader(reader.pop("splitting", GIVEN), DEFAULT_ACCESS, **reader)
     return [item for piece in pieces_of(path, data) for item in read_piece(piece)]
 
 
@@ -68,7 +63,7 @@ def test_files_are_sorted_and_prefix_the_keys(tmp_path: Path) -> None:
     for uri in uris:
         Path(uri).parent.mkdir()
         Path(uri).touch()
-    one, two = ([*find_tables(("train", uris[:n]), DEFAULT_ACCESS)] for n in (1, 2))
+    one, two = ([*read_table.find_tables(("train", uris[:n]), DEFAULT_ACCESS)] for n in (1, 2))
     assert [file.prefix for file in one] == [""]
     assert [(file.root, file.prefix, file.place) for file in two] == [
         (f"{tmp_path}/y", "a.csv:", 0),
@@ -361,11 +356,11 @@ def test_an_image_column_becomes_a_blob(tmp_path: Path) -> None:
 )
 def test_full_paths_must_lie_below_the_root(cell: str, root: str, name: str | None) -> None:
     if name:
-        assert name_in_root(cell, root) == name
+        assert read_table.name_in_root(cell, root) == name
         return
     what = f"does not lie below {root}: give --image_root|names no file"
     with pytest.raises(ValueError, match=what):
-        name_in_root(cell, root)
+        read_table.name_in_root(cell, root)
 
 
 def test_classes_are_noted(tmp_path: Path) -> None:

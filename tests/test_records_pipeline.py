@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from beam_tfrec.pipelines import coco, records
 from beam_tfrec.pipelines.verify import run as verify
 from beam_tfrec.schemas.example import encode_example
-from beam_tfrec.schemas.features import Kind
+from beam_tfrec.schemas.features import OBJECT_TEXT, Kind
 from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
 from tests import oracle
@@ -239,6 +239,9 @@ def odd_sources(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     kind, step = {"id": (Kind.FLOAT, [1.5])}, {"id": (Kind.INT64, [[1]])}
     write_records(odd / "kinds/a.tfrecord", [row(1, "a"), encode_example(kind)])
     write_records(odd / "steps/a.tfrecord", [row(1, "a"), encode_example({}, step)])
+    write_records(odd / "keys/a.tfrecord", [row(1, "a", **{"a//b": [1]})])
+    yeti = {"image/object/class/label": (Kind.INT64, [1]), OBJECT_TEXT: (Kind.BYTES, [b"Yeti"])}
+    write_records(odd / "names/a.tfrecord", [encode_example(yeti)])
     (odd / "other_keys").write_bytes(b"other")
     (odd / "latin_keys").write_bytes(b"\xff")
     return odd
@@ -263,12 +266,17 @@ REFUSED = [
     ("half", "do not fill the shard's"),
     ("kinds", f"{OF_ONE_KIND} float and int64"),
     ("steps", f"{OF_ONE_KIND} int64 a step and int64"),
+    ("keys", "key must be like a or a/b, got 'a//b'; remove the empty part"),
+    (
+        "old names",
+        "E-ANN-LABELS all records: category 1 'Yeti' contradicts category 1 'person'",
+    ),
     *(
         (f"old --record_type bytes {more} --{option} a", f"{option} needs features, got 'a'; leave")
         for option, more in OPAQUE.items()
     ),
     ("old " * 501, "at most 500 sources per split, got 501; give a folder, or a glob in quotes"),
-    ("old --sample 120%", "sample must be above 0"),
+    ("old --sample 120%", "sample must be above 0 and at most 100%, got 120%; correct it"),
     ("old --sample few", "such as 10%, got 'few'"),
     ("old --since new", "since must come without records, got both"),
 ]

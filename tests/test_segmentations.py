@@ -19,12 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from beam_tfrec.schemas.annotations.coco_objects import (
-    decode_rle_counts,
-    outline_px,
-    parse_segmentation,
-    polygon_area_px2,
-)
+from beam_tfrec.schemas.annotations import coco_objects
 from beam_tfrec.schemas.example import encode_example_parts
 from beam_tfrec.schemas.faults import Reason
 from beam_tfrec.schemas.features import Kind
@@ -44,7 +39,7 @@ Parsed = tuple[Segmentation, list[str]]
 def parsed(text: str, width_px: int = 4, height_px: int = 3) -> Parsed | Reason:
     """Return a segmentation and its repairs, or its fault."""
     repairs: Counter[str] = Counter()
-    found = parse_segmentation(text.encode(), width_px, height_px, repairs)
+    found = coco_objects.parse_segmentation(text.encode(), width_px, height_px, repairs)
     return (found, sorted(repairs.elements())) if isinstance(found, Segmentation) else found
 
 
@@ -131,7 +126,7 @@ def test_compressed_counts_equal_those_of_pycocotools(found: tuple[list[int], in
         {"size": [height, width], "counts": counts}, height, width
     )
     text = by_pycocotools["counts"].decode()
-    assert decode_rle_counts(text) == counts
+    assert coco_objects.decode_rle_counts(text) == counts
     expected = rle(*counts) if any(counts[1::2]) else empty(EMPTY)
     assert parsed(json.dumps({"size": [height, width], "counts": text}), width, height) == expected
 
@@ -148,8 +143,8 @@ def test_compressed_counts_equal_those_of_pycocotools(found: tuple[list[int], in
     ],
 )
 def test_area_and_outline(polygon_px: list[float], area_px2: float, outline: float) -> None:
-    assert polygon_area_px2(polygon_px) == area_px2
-    assert outline_px(polygon_px) == outline
+    assert coco_objects.polygon_area_px2(polygon_px) == area_px2
+    assert coco_objects.outline_px(polygon_px) == outline
 
 
 DRAW_THE_LARGEST = """

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from beam_tfrec.pipelines import cli, coco, folder, similar
+from beam_tfrec.pipelines.similar import draw_clusters, render_similar
 from beam_tfrec.schemas.samples import Blob, pack
-from beam_tfrec.transforms.report.similar_page import draw_clusters, render_similar
 from beam_tfrec.transforms.similar import (
     HashedImage,
     find_links,

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
+from apache_beam.testing.util import assert_that, equal_to
 
 import beam_tfrec
 from beam_tfrec.pipelines import coco, folder
 from beam_tfrec.pipelines import records as copy
+from beam_tfrec.pipelines.examples import ReadExamples
 from beam_tfrec.schemas.geometry.boxes import nearest_bucket, parse_buckets
 from tests.coco_command import committed_by, digests, examples, rejected_of, run_pipeline, value
 from tests.conftest import TEST_DATA, jpeg_bytes
@@ -78,6 +81,12 @@ def test_a_bucket_is_a_split_of_exact_size(tmp_path: Path) -> None:
     codes = [(line["split"], line["code"]) for line in rejected_of(out)]
     assert codes == [("train_32x32", "E-IMG-TYPE"), ("train_32x32", "E-IMG-TRUNCATED")]
     assert run_pipeline(folder.run, *flags, "--output", out).out.startswith("already complete")
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        read = pipeline | ReadExamples(str(out)) | beam.combiners.Count.Globally()
+        assert_that(read, equal_to([4]))
+    flags_of_day = ("--images", root, "--since", out, "--output", tmp_path / "day")
+    other = "have other splits or keys: buckets 32x32,32x16,16x32 fill; this run's are as given"
+    assert other in run_pipeline(folder.run, *flags_of_day).fault
     without = ("--exclude", out / "rejected.jsonl", "--max_rejected", 0)
     again = committed_by(folder.run, tmp_path / "again", *flags[:-2], *without)
     assert again["splits"]["train"]["excluded"] == 2
@@ -116,6 +125,11 @@ def test_records_are_those_of_a_resize_to_the_bucket(tmp_path: Path) -> None:
         ("--buckets auto:8:64", "buckets must be 1 to 100 different sizes, got 0 in 'auto:8:64'"),
         ("--buckets 8 --resize_mode fit", "resize_mode must give the bucket's size, got fit: give"),
         ("--min_bucket 8", "min_bucket must come with buckets, got 8: add --buckets"),
+        ("--min_bucket -1", "min_bucket must be at least 0, got -1: correct it"),
+        (
+            "--drop_similar s --buckets 8 --min_bucket 8",
+            "min_bucket must come without drop_similar, got 8: remove small images from the source",
+        ),
         ("--buckets 8 --since old", "since must come without buckets, got old: leave one out"),
         ("--drop_similar s --since old", "since must come without drop_similar, got old: leave"),
     ],

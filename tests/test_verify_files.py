@@ -17,12 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from beam_tfrec.pipelines.show import parser, show
+from beam_tfrec.pipelines.show import parser, show, show_bytes, tensor_png
 from beam_tfrec.pipelines.verify import VerifyConfig, verify
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.tensors import Tensor, encode_tensor, read_tensor
-from beam_tfrec.transforms.verify.show_record import show_bytes, tensor_png
 from tests.conftest import jpeg_bytes
 from tests.small_data_sets import write_data_set
 from tests.small_images import chunk, ihdr, png

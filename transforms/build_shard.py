@@ -73,7 +73,7 @@ def write_shard(
     if kept is not None:
         info, rows = kept
         if not job.layout.copies_records:  # their contents are part of the plan
-            check_sources(shard, rows, output, storages)
+            check_source_versions(shard, rows, output, storages)
         PROGRESS.add(Counts(info.planned, info.planned - info.records, info.bytes, 1))
     else:
         build_records.check_codecs(job, plan)
@@ -117,7 +117,7 @@ def find_written(
     return info, rows
 
 
-def check_sources(
+def check_source_versions(
     shard: ShardPlan, rows: Sequence[IndexRow], output: Storage, storages: Mapping[str, Storage]
 ) -> None:
     """Check that images with a new modification time or generation still have the same content.

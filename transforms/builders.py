@@ -49,7 +49,7 @@ _LOWER = "most often it is memory: lower --bytes_in_flight, or give more; run ag
 _SHARD = msgspec.msgpack.Decoder(ShardPlan)
 
 
-_PROCESSES: dict[str, list["BuilderProcess"]] = {}
+_PROCESSES_OF_OUTPUT: dict[str, list["BuilderProcess"]] = {}
 """Builder processes of each run in this process, by the URI of its output.
 
 The command starts them before it gives the graph to its engine. A cluster's workers have none.
@@ -61,7 +61,9 @@ _Build = Callable[[ShardPlan, JobPlan], Future[ShardInfo]]
 
 
 class ShardBuilders:
-    """All builders of a run's shards in this process, within its limits.
+    """All builders of a run's shards: threads of this process, and the processes of its command.
+
+    They share the run's limits.
 
     Attributes:
         at_once: number of shards built or uploaded at once.
@@ -75,7 +77,7 @@ class ShardBuilders:
             limits: limits of all builders together.
             job: job of the run.
         """
-        started = _PROCESSES.get(job.output, ())
+        started = _PROCESSES_OF_OUTPUT.get(job.output, ())
         ready = [process for process in started if process.is_ready()]
         if len(ready) < len(started):
             text = "building with fewer processes: only %d of %d builder processes are ready"
@@ -112,10 +114,10 @@ def builder_processes(limits: GateLimits, output: str) -> Iterator[None]:
         limits: limits of the run, shared by all its processes.
         output: URI of the run's data set.
     """
-    if output in _PROCESSES:  # another run in this process has started them
+    if output in _PROCESSES_OF_OUTPUT:  # another run in this process has started them
         yield
         return
-    processes = _PROCESSES[output] = []
+    processes = _PROCESSES_OF_OUTPUT[output] = []
     try:
         number = num_processes(limits)
         try:
@@ -126,7 +128,7 @@ def builder_processes(limits: GateLimits, output: str) -> Iterator[None]:
             _LOG.info("building with fewer processes: %s", error)
         yield
     finally:
-        del _PROCESSES[output]
+        del _PROCESSES_OF_OUTPUT[output]
         for process in processes:
             process.end()
 

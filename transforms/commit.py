@@ -95,7 +95,7 @@ def commit(
         manifest = count_classes(manifest, output)
     rejected_lines = to_json_lines(rejects)
     output_files.create_or_compare(output, REJECTED_NAME, rejected_lines)
-    publish_plan.check_budget_aloud(rejects, split_tallies, config, f", see {REJECTED_NAME}")
+    publish_plan.log_and_check_budget(rejects, split_tallies, config, f", see {REJECTED_NAME}")
     records = {split: summary.records for split, summary in manifest.splits.items()}
     publish_plan.refuse_none_left(split_tallies, plan, records, config)
     texts = metadata_files(manifest, layout.spec, has_names=layout.first_label_id == 0)

@@ -24,7 +24,8 @@ DATE = "{date}"
 
 FLAG = "--since"
 _RESTORE = f"restore it, run its command again, or give another {FLAG}"
-_DIVIDING = ("split_by", "splits", "group_by", "stratify_by", "split_seed", "key_column", "keys")
+_OF_SPLITS = ("split_by", "splits", "group_by", "stratify_by", "split_seed", "buckets")
+_OF_KEYS = ("key_column", "key_feature", "keys")
 _READERS = 16
 
 
@@ -195,7 +196,7 @@ def dividing_options(options: Mapping[str, str]) -> dict[str, str]:
     >>> dividing_options({"seed": "0", "split_by": "part", "key_column": "id"})
     {'split_by': 'part', 'key_column': 'id'}
     """
-    return {name: options[name] for name in _DIVIDING if options.get(name)}
+    return {name: options[name] for name in _OF_SPLITS + _OF_KEYS if options.get(name)}
 
 
 def refuse_changed_earlier(earlier: EarlierSets, output: str, layout: str, access: Access) -> None:

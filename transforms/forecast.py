@@ -16,7 +16,7 @@ from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import Sample, is_id_root
 from beam_tfrec.schemas.shards import ShardPlan
-from beam_tfrec.transforms.build_records import ShardJob, record_maker
+from beam_tfrec.transforms.build_records import ShardJob, record_bytes, record_maker
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.shard_table import ShardTable
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
@@ -173,7 +173,7 @@ def trial_digest(sample: Sample) -> int:
 def outline_shard(
     shard: ShardPlan,
     table: ShardTable,
-    record_bytes: Callable[[Sample], int],
+    estimate: Callable[[Sample], int],
     spool: RunSpool | None,
 ) -> ShardOutline:
     """Return the outline of one of the table's shards.
@@ -181,7 +181,7 @@ def outline_shard(
     Args:
         shard: plan of the shard.
         table: numbers of samples in the shards.
-        record_bytes: function that returns the estimated size of a sample's record.
+        estimate: function that returns the estimated size of a sample's record.
         spool: spool with the payloads; None if the samples hold them.
     """
     total = sum(ranks.planned.samples for ranks in table.splits.values())
@@ -197,7 +197,7 @@ def outline_shard(
         shard.split,
         shard.index,
         len(shard.packed),
-        sum(map(record_bytes, shard.samples)),
+        sum(map(estimate, shard.samples)),
         {root: (files[root], sizes[root]) for root in sorted(files)},
         tried if spool is None else list(map(spool.load_payload, tried)),
     )
@@ -209,11 +209,7 @@ def gather_plan(table: ShardTable, *others: Any) -> None:
 
 
 def try_records(
-    gathered: GatheredPlan,
-    job: ShardJob,
-    plan: JobPlan,
-    limits: GateLimits,
-    record_bytes: Callable[[Sample], int],
+    gathered: GatheredPlan, job: ShardJob, plan: JobPlan, limits: GateLimits
 ) -> tuple[Sampled, float]:
     """Build some records without writing them, if their size depends on conversion.
 
@@ -224,7 +220,6 @@ def try_records(
         job: configuration of the run; its spool is not used.
         plan: plan that the run would publish.
         limits: limits of a worker process.
-        record_bytes: function that returns the estimated size of a sample's record.
 
     Returns:
         The tried records, and the ratio of their size to the estimate.
@@ -247,7 +242,7 @@ def try_records(
             rejected.append(sample.reject("plan", record.code, record.detail, record.place))
         else:
             made += sum(map(len, record.parts))
-    estimated = sum(map(record_bytes, samples))
+    estimated = sum(record_bytes(s, job.layout, job.conversion) for s in samples)
     scale = made / estimated if estimated else 1.0
     return Sampled(len(samples), known_rejects(rejected, Scope.SAMPLE)), scale
 
@@ -289,16 +284,11 @@ def forecast_split(tally: SplitTally, gathered: GatheredPlan, scale: float) -> S
     )
     shards = [ShardForecast(o.records, round(scale * o.record_bytes)) for o in outlines]
     rejected = [reject for reject in gathered.rejected if reject.split == tally.split]
-    left_out = {
-        **tally.skipped,
-        "excluded": tally.excluded_samples,
-        "earlier": tally.earlier_samples,
-    }
     return SplitForecast(
         listed=tally.listed,
         images=tally.images,
         planned=sum(shard.records for shard in shards),
-        left_out={name: count for name, count in left_out.items() if count},
+        left_out=tally.left_out,
         rejected=known_rejects(rejected, Scope.SAMPLE),
         dropped=known_rejects(rejected, Scope.ANNOTATION),
         shards=shards,

@@ -9,10 +9,8 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import apache_beam as beam
 import msgspec
 from apache_beam.metrics import Metrics
 
@@ -64,13 +62,9 @@ def make_job_plan(
         RuntimeError: `E-SET-EMPTY`, `E-BUDGET`, `E-ANN-LABELS`, a storage fault, or `E-ARG` if the
             sources lack features that the layout needs.
     """
-    columns = [column for tally in tallies for column in tally.columns]
-    known = {name for tally in tallies for name in tally.found}
-    known |= {*config.layout.found_of(columns, sum(tally.rows for tally in tallies))}
-    found = sorted(known)
     _refuse_empty_sources(tallies, config)
-    check_budget_aloud(rejected, tallies, config)
-    _check_found(found, config)  # after the rejects, which say more if every row is rejected
+    log_and_check_budget(rejected, tallies, config)
+    found = _found(tallies, config)  # after the rejects, which say more if every row is rejected
     numbered = _numbered(tallies, config)
     known_labels, where = [*config.earlier.labels, *numbered], config.label_file or config.output
     return JobPlan(
@@ -146,7 +140,7 @@ def first_difference(plan: JobPlan, mine: Mapping[str, Any]) -> str:
     return "the output was made from other images or annotations"
 
 
-def check_budget_aloud(
+def log_and_check_budget(
     rejects: Iterable[Rejected], tallies: Sequence[SplitTally], config: DataSetJob, see: str = ""
 ) -> None:
     """Check the numbers of rejected samples and of dropped annotations against their limits.
@@ -267,7 +261,9 @@ def refuse_none_left(
         if tally.listed and not samples[tally.split] and not may_be_empty:
             listed = counted(tally.listed, config.layout.sample_noun)
             remedy = "correct the sources, filter less, or give --allow_empty"
-            why = ", ".join(f"{count} {reason}" for reason, count in tally.skipped.items())
+            gone = tally.left_out
+            gone["rejected"] = tally.listed - sum(gone.values())
+            why = ", ".join(f"{count} {reason}" for reason, count in gone.items() if count)
             what = f"none of {listed} is left{f' ({why})' if why else ''}"
             raise run_fault("E-SET-EMPTY", f"split {tally.split}", what, remedy)
 
@@ -275,7 +271,11 @@ def refuse_none_left(
 def _numbered(tallies: Sequence[SplitTally], config: DataSetJob) -> list[Label]:
     """Return the labels from the label file, else from the sources' ids or class names."""
     if config.layout.copies_records:
-        return merge_labels(tallies)
+        merged = merge_labels(tallies)
+        pairs = (named.split(" ", 1) for tally in tallies for named in tally.named_ids)
+        ids = {str(label.id) for label in merged}  # others are rejected, record by record
+        named = (Label(int(number), name) for number, name in pairs if number in ids)
+        return labels.unite_labels([*merged, *named], "all records")
     first_id = config.layout.first_label_id
     from_id = 1 if first_id is None else first_id  # of classes that only have names
     names = {name for tally in tallies for name in tally.class_names}
@@ -294,15 +294,19 @@ def _numbered(tallies: Sequence[SplitTally], config: DataSetJob) -> list[Label]:
     return labels.number_names(config.earlier.labels, names, from_id)
 
 
-def _check_found(found: Sequence[str], config: DataSetJob) -> None:
-    """Refuse what the layout cannot hold. Later steps resolve it again, from `JobPlan.found`."""
+def _found(tallies: Sequence[SplitTally], config: DataSetJob) -> list[str]:
+    """Return what the sources hold, as later steps resolve it; refuse what the layout cannot."""
+    columns = [column for tally in tallies for column in tally.columns]
+    known = {name for tally in tallies for name in tally.found}
     try:
-        config.layout.resolved(found)
+        known |= {*config.layout.found_of(columns, sum(tally.rows for tally in tallies))}
+        config.layout.resolved(found := sorted(known))
     except ValueError as error:  # a user's own layout may give no remedy
         what, separator, remedy = str(error).rpartition(": ")
         if not separator:
             what, remedy = remedy, "ask for features that the sources hold"
         raise run_fault("E-ARG", f"layout {config.layout.name}", what, remedy) from None
+    return found
 
 
 def _show(value: object) -> str:
@@ -339,34 +343,17 @@ def look_at_output(
     return OURS, min(claimed, files)  # a shard's receipt is created first, its file last
 
 
-@dataclass(eq=False)
-class PublishPlan(beam.PTransform):
-    """Shard table -> the published `JobPlan`, one element.
+def publish(
+    table: ShardTable, tallies: list[SplitTally], rejected: list[Rejected], config: DataSetJob
+) -> JobPlan:
+    """Make the plan and publish it, so that a run that must fail stops before its first shard.
 
-    Checks samples, rejects and output, so that a run that must fail stops before its first shard.
     The counters `samples_planned` and `shards_planned` in the namespace `beam_tfrec` are for
     display.
 
-    Attributes:
-        config: configuration of the run.
-        split_tallies: one `SplitTally` per split.
-        rejected: rejects of all steps before the shards.
+    Raises:
+        RuntimeError: as `make_job_plan` and `publish_plan`.
     """
-
-    config: DataSetJob
-    split_tallies: beam.PCollection[SplitTally]
-    rejected: beam.PCollection[Rejected]
-
-    def expand(self, table: beam.PCollection[ShardTable]) -> beam.PCollection[JobPlan]:
-        """Make the plan and publish it."""
-        as_list = beam.pvalue.AsList
-        sides = as_list(self.split_tallies), as_list(self.rejected)
-        return table | "Publish" >> beam.Map(_publish, *sides, self.config)
-
-
-def _publish(
-    table: ShardTable, tallies: list[SplitTally], rejected: list[Rejected], config: DataSetJob
-) -> JobPlan:
     plan = make_job_plan(table, tallies, rejected, config)
     warn_of_sources(tallies, config)
     if not rejected:  # otherwise `commit` refuses, after it has listed the rejects

@@ -50,7 +50,6 @@ MAX_DISTANCE = 10
 """Largest distance in bits: with more, bands are so short that most images share one."""
 
 _LOG = logging.getLogger(__name__)
-_STAGE = "hash_images"
 _HASH_BITS = 64
 _SMALL_PX = 128  # smallest side of a decoded JPEG: four times what the hashes need
 _SIDE_PX, _WAVES = 32, 8
@@ -148,7 +147,7 @@ def hash_photo(
             with gate.decoding(info.width_px * info.height_px):
                 hashed = or_unfit(0, hash_image, image)
     except Unfit as unfit:
-        return photo.reject(_STAGE, unfit.code, unfit.detail)
+        return photo.reject("hash_images", unfit.code, unfit.detail)
     size_px = turn_size(info.size_px, info.orientation)
     return HashedImage(photo.split, photo.key, hashed, size_px, pack(photo.blobs[0]))
 

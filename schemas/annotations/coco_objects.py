@@ -1,5 +1,6 @@
 """Turn annotation entries into the objects and panoptic segments of samples."""
 
+import functools
 import itertools
 import operator
 from collections import Counter
@@ -240,10 +241,7 @@ def sum_in_order(values: Iterable[float]) -> float:
     >>> sum_in_order([1e16, 1.0, 1.0])
     1e+16
     """
-    total = 0.0
-    for value in values:
-        total += value
-    return total
+    return functools.reduce(operator.add, values, 0.0)
 
 
 def outline_px(polygon_px: Sequence[float]) -> float:

@@ -15,7 +15,6 @@ MAX_XML_BYTES = 16 << 20
 """Largest annotation file. Its parsed elements take some ten times as much memory."""
 
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
-_FLAGS = ("difficult", "truncated", "occluded")
 _VALUE_OF_FLAG = {"0": 0, "1": 1, "false": 0, "true": 1}
 _OF_A_CLASS = re.compile(r"\S+\s+-?[01]")
 
@@ -135,7 +134,7 @@ def _bbox(bndbox: dict[str, str], offset_px: int) -> list[float] | Reason:
 def _attributes(texts: dict[str, str], repairs: Counter[str]) -> dict[str, int | str]:
     """Return the attributes that an object has; count those that are neither 0 nor 1."""
     attributes: dict[str, int | str] = {}
-    for name in _FLAGS:
+    for name in ("difficult", "truncated", "occluded"):
         if text := texts.get(name):
             value = _VALUE_OF_FLAG.get(text.lower())
             if value is None:

@@ -19,15 +19,8 @@ from beam_tfrec.schemas.manifest import (
     to_json,
 )
 from beam_tfrec.schemas.shards import ShardInfo
+from beam_tfrec.transforms import shard_index
 from beam_tfrec.transforms.publish_plan import first_difference
-from beam_tfrec.transforms.shard_index import (
-    IndexRow,
-    Source,
-    index_from_parquet,
-    index_to_parquet,
-    index_to_text,
-    same_but_pins,
-)
 from beam_tfrec.transforms.sources.read_samples import excluded_keys
 from tests.fuzz.target import Target, require_fault_line
 
@@ -82,11 +75,13 @@ def run_index(data: bytes) -> None:
     """Require that an index is refused with a ValueError, or its rows survive a rewrite."""
     for candidate in (data, _with_right_end(data)):
         try:
-            rows = index_from_parquet(candidate)
+            rows = shard_index.index_from_parquet(candidate)
         except ValueError:
             continue
-        assert index_to_text(rows).count(b"\n") == len(rows)
-        assert same_but_pins(rows, index_from_parquet(index_to_parquet(rows)))
+        assert shard_index.index_to_text(rows).count(b"\n") == len(rows)
+        assert shard_index.same_but_pins(
+            rows, shard_index.index_from_parquet(shard_index.index_to_parquet(rows))
+        )
 
 
 def _with_right_end(data: bytes) -> bytes:
@@ -128,9 +123,12 @@ def rejected_seeds() -> Iterator[bytes]:
 
 
 def index_seeds() -> Iterator[bytes]:
-    source = Source("a.jpg", 100, "7", "ab" * 32)
-    rows = [IndexRow(str(n), 100 * n, 100, [source] * (n % 3), [n] * (n % 2)) for n in range(5)]
-    yield from (index_to_parquet(rows[:count]) for count in (0, 1, 5))
+    source = shard_index.Source("a.jpg", 100, "7", "ab" * 32)
+    rows = [
+        shard_index.IndexRow(str(n), 100 * n, 100, [source] * (n % 3), [n] * (n % 2))
+        for n in range(5)
+    ]
+    yield from (shard_index.index_to_parquet(rows[:count]) for count in (0, 1, 5))
 
 
 TARGETS = (

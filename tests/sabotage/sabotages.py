@@ -203,7 +203,7 @@ SABOTAGES = (
     Sabotage(
         "shards are built although the budget is spent",
         PUBLISH,
-        "    check_budget_aloud(rejected, tallies, config)\n",
+        "    log_and_check_budget(rejected, tallies, config)\n",
         "",
         "tests/test_commit.py::test_rejects_over_budget_stop_before_the_first_shard_and_are_shown",
     ),

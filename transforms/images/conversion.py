@@ -69,6 +69,8 @@ class Conversion:
             wrong = f"resize must come without buckets, got {self.resize}: leave one out"
         elif self.buckets and mode is ResizeMode.FIT:
             wrong = "resize_mode must give the bucket's size, got fit: give fill or stretch"
+        elif self.min_bucket_px < 0:
+            wrong = f"min_bucket must be at least 0, got {self.min_bucket_px}: correct it"
         elif self.min_bucket_px and not self.buckets:
             wrong = f"min_bucket must come with buckets, got {self.min_bucket_px}: add --buckets"
         elif mode is not None and not self.buckets and not (self.resize and self.resize.height_px):

@@ -49,7 +49,8 @@ class Choice:
     def __post_init__(self) -> None:
         """Refuse a share of nothing, or of more than all."""
         if not 0 < self.share <= 1:
-            raise ValueError(f"sample must be above 0 and at most 100%, got {self.share}")
+            given = f"{float(100 * self.share):g}%"
+            raise ValueError(f"sample must be above 0 and at most 100%, got {given}: correct it")
 
     @property
     def files(self) -> list[str]:

@@ -4,13 +4,37 @@ import functools
 import hashlib
 import operator
 
-from beam_tfrec.schemas.columns import LIST
+from beam_tfrec.schemas.columns import LIST, ColumnNotes
 from beam_tfrec.schemas.features import OBJECT_TEXT, Kind, Roles, roles_of_keys, values_at
 from beam_tfrec.schemas.layouts.records import BIT_OF_KIND, IMAGE, NO_IMAGE, NO_STEPS, STEPS
 from beam_tfrec.schemas.parse_example import Sequences, Values
 from beam_tfrec.transforms.build_records import record_facts
 from beam_tfrec.transforms.images.check_images import looks_like_image
 from beam_tfrec.transforms.shard_index import ReadyRow
+from beam_tfrec.transforms.sources.read_samples import SplitTally
+
+
+class RecordNotes(ColumnNotes):
+    """Facts about the records of a split.
+
+    Attributes:
+        named_ids: ids and names of their classes, such as `7 cat`.
+    """
+
+    def __init__(self) -> None:
+        """Begin without records."""
+        super().__init__()
+        self.named_ids: set[str] = set()
+
+    def add_record(self, kinds: dict[str, int], named_ids: set[str]) -> None:
+        """Add a record, as `describe_record` describes it."""
+        self.add(kinds, kinds)
+        self.named_ids |= named_ids
+
+    def tally(self, split: str) -> SplitTally:
+        """Return the facts of all records."""
+        named = sorted(self.named_ids)
+        return SplitTally(split, columns=self.facts(), rows=self.rows, named_ids=named)
 
 
 def bits_in(record: Sequences) -> dict[str, int]:
@@ -29,10 +53,11 @@ def _bits_of(held: Values) -> int:
 
 def describe_record(
     record: Sequences, data: bytes, crc32c: int, name: str
-) -> tuple[dict[str, int], ReadyRow]:
-    """Return the kinds of a record's features, and the index columns of its copy.
+) -> tuple[ReadyRow, dict[str, int], set[str]]:
+    """Return the index columns of a record's copy, and the facts for `RecordNotes.add_record`.
 
-    The source of a record of another program is its first image.
+    The source of a record of another program is its first image. Without names of all classes there
+    are none.
 
     Args:
         record: the parsed record.
@@ -43,7 +68,7 @@ def describe_record(
     >>> from beam_tfrec.schemas.example import encode_example
     >>> from beam_tfrec.schemas.parse_example import parse_record
     >>> of_class = encode_example({"image/object/class/label": (Kind.INT64, [7])})  # without boxes
-    >>> describe_record(parse_record(of_class), of_class, 0, "a")[1].labels
+    >>> describe_record(parse_record(of_class), of_class, 0, "a")[0].labels
     [7]
     """
     bits = bits_in(record)
@@ -53,11 +78,15 @@ def describe_record(
         kinds[key] = functools.reduce(operator.or_, map(_bits_of, steps), found)
     values, roles = record.context, _roles(tuple(bits.items()))
     source = values[roles.images[0]].values[0] if roles.images else data
-    label_key = roles.objects[0].labels if roles.objects else roles.class_label
-    label_key = label_key or "image/object/class/label"  # perhaps without boxes
+    label_key, text_key = roles.class_keys
+    if not label_key:  # perhaps without boxes
+        label_key, text_key = "image/object/class/label", OBJECT_TEXT
     labels = [*values_at(values, label_key, Kind.INT64)]
+    names = [*values_at(values, text_key, Kind.BYTES)]
+    named = zip(labels, names, strict=True) if len(labels) == len(names) else ()
+    named_ids = {f"{number} {text.decode(errors='replace')}" for number, text in named}
     sources = [(name, len(source), hashlib.sha256(source).hexdigest())]
-    return kinds, ReadyRow(crc32c, sources, labels, *record_facts(values, roles))
+    return ReadyRow(crc32c, sources, labels, *record_facts(values, roles)), kinds, named_ids
 
 
 def classes_in(record: Sequences) -> set[str]:
@@ -80,12 +109,3 @@ def _roles(bits: tuple[tuple[str, int], ...]) -> Roles:
     kinds = {key: kind for key, held in bits for kind, bit in BIT_OF_KIND.items() if held & bit}
     images = [key for key, held in bits if held & IMAGE]
     return roles_of_keys({key: kind for key, kind in kinds.items() if kind}, images)
-
-
-def text_in(record: Sequences, key: str) -> str:
-    """Return the single value of a feature as text; empty if there is none or several."""
-    held = record.context.get(key)
-    if held is None or len(held.values) != 1:
-        return ""
-    value = held.values[0]
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -7,7 +7,7 @@ The records of a data set are known from its indexes. Files of other programs ar
 their records, and a second time to copy these. Records of a program are staged (`StageExamples`).
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ import google_crc32c
 import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
-from beam_tfrec.schemas.columns import ColumnNotes, matches, may_hold
+from beam_tfrec.schemas.columns import matches, may_hold
 from beam_tfrec.schemas.faults import Rejected, run_fault
 from beam_tfrec.schemas.layouts.records import facts_of_data_set, found_of_data_set
 from beam_tfrec.schemas.manifest import CONVERSIONS, MANIFEST_NAME, PLAN_NAME, Manifest, ShardEntry
@@ -26,7 +26,7 @@ from beam_tfrec.schemas.samples import Blob, Sample, pack, records_root
 from beam_tfrec.schemas.splits import Splitting, split_without_bucket
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record, is_array_record
 from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
-from beam_tfrec.transforms.records.describe_records import classes_in, describe_record, text_in
+from beam_tfrec.transforms.records.describe_records import RecordNotes, classes_in, describe_record
 from beam_tfrec.transforms.shard_index import IndexRow, ReadyRow, ready_row
 from beam_tfrec.transforms.sources.listing import HIDDEN, is_folder, why_skipped
 from beam_tfrec.transforms.sources.read_samples import Item, SplitTally
@@ -221,7 +221,7 @@ class RecordReader:
                 damaged; `E-SRC-DAMAGED` when the rest of a file is lost; or a storage fault.
         """
         left_out: Counter[tuple[str, str]] = Counter()
-        notes: dict[str, ColumnNotes] = {}
+        notes = defaultdict[str, RecordNotes](RecordNotes)
         note = file.note
         for item in self._items(file, notes):
             if note is not None:  # for a split with records, since empty ones may be left out
@@ -236,10 +236,10 @@ class RecordReader:
         for (split, why), count in left_out.items():
             yield SplitTally(split, listed=count, skipped={why: count})
         for split, of_split in notes.items():
-            yield SplitTally(split, columns=of_split.facts(), rows=of_split.rows)
+            yield of_split.tally(split)
 
     def _items(
-        self, file: RecordFile, notes: dict[str, ColumnNotes]
+        self, file: RecordFile, notes: dict[str, RecordNotes]
     ) -> Iterator["Sample | Rejected | _LeftOut"]:
         storage = open_storage(self.sources[file.root].uri, self.access)
         rows: list[IndexRow] = []
@@ -275,7 +275,7 @@ class RecordReader:
         file: RecordFile,
         found: Record | BadFrame,
         row: IndexRow | None,
-        notes: dict[str, ColumnNotes],
+        notes: dict[str, RecordNotes],
     ) -> "Sample | Rejected | _LeftOut":
         """Return the sample or the reject of a record, and add its features to the notes."""
         source = self.sources[file.root]
@@ -301,24 +301,24 @@ class RecordReader:
                 return self._reject(file, key, "E-REC-EXAMPLE", what)
             record = parsed
             if self.key_feature:
-                given = text_in(record, self.key_feature)
+                given = record.text(self.key_feature)
                 if not given:
                     what = f"{where} has no single value in {self.key_feature!r}"
                     return self._reject(file, key, "E-REC-KEY", what)
                 key = given
         if row is not None:
             return self._sample(file, key, found, ready_row(row, found.crc32c), record)
-        kinds, copied = describe_record(record, found.data, found.crc32c, file.entry.name)
+        copied, kinds, named = describe_record(record, found.data, found.crc32c, file.entry.name)
         sample = self._sample(file, key, found, copied, record)
         if isinstance(sample, Sample):
-            notes.setdefault(sample.split, ColumnNotes()).add(kinds, kinds)
+            notes[sample.split].add_record(kinds, named)
         return sample
 
     def _sample(
         self, file: RecordFile, key: str, found: Record, copied: ReadyRow, record: Sequences
     ) -> "Sample | _LeftOut":
         """Return the sample of a record, or why it is left out."""
-        fields = {name: text_in(record, name) for name in self.splitting.fields.values()}
+        fields = {name: record.text(name) for name in self.splitting.fields.values()}
         where = f"{file.entry.name}, record {found.number}"
         split = self.splitting.split_of(self.sources[file.root].split, key, fields, where)
 
@@ -362,7 +362,7 @@ class StageExamples(beam.DoFn):
     def start_bundle(self) -> None:
         """Forget what a failed bundle has left."""
         self._stager = Stager(self._staging)
-        self._notes: dict[str, ColumnNotes] = {}
+        self._notes = defaultdict[str, RecordNotes](RecordNotes)
 
     def process(self, example: tuple[str, Any]) -> Iterator[Item]:
         """Write a record; yield the samples of a file that is full, or a reject."""
@@ -379,11 +379,11 @@ class StageExamples(beam.DoFn):
         elif (record := parse_record(data)) is None:
             yield self._reject(key, "E-REC-EXAMPLE", f"{len(data)} bytes of another kind")
         else:
-            fields = {name: text_in(record, name) for name in self._splitting.fields.values()}
+            fields = {name: record.text(name) for name in self._splitting.fields.values()}
             split = self._splitting.split_of(self._split, key, fields)
-            kinds, row = describe_record(record, data, google_crc32c.value(data), key)
-            self._notes.setdefault(split, ColumnNotes()).add(kinds, kinds)
-            sample = Sample(split, key, 0, (), pack(row))
+            copied, kinds, named = describe_record(record, data, google_crc32c.value(data), key)
+            self._notes[split].add_record(kinds, named)
+            sample = Sample(split, key, 0, (), pack(copied))
             yield from self._stager.add(sample, STAGED_RECORD, frame_record([data]))
 
     def finish_bundle(self) -> Iterator:
@@ -391,8 +391,7 @@ class StageExamples(beam.DoFn):
         for sample in self._stager.flush():
             yield GlobalWindows.windowed_value_at_end_of_window(sample)
         for split, notes in self._notes.items():
-            note = SplitTally(split, columns=notes.facts(), rows=notes.rows)
-            yield GlobalWindows.windowed_value_at_end_of_window(note)
+            yield GlobalWindows.windowed_value_at_end_of_window(notes.tally(split))
 
     def _reject(self, key: str, code: str, what: str) -> Rejected:
         split = self._splitting.split_of_file(self._split, key)

@@ -133,8 +133,7 @@ def _row(file: _File, record: Record, found: Sequences, legend: Legend) -> Index
 
 def _labels(values: Mapping[str, Values], roles: Roles, legend: Legend) -> list[int]:
     """Return the labels of a record, and learn their names; names without labels get numbers."""
-    objects = roles.objects[0] if roles.objects else None
-    keys = (objects.labels, objects.texts) if objects else (roles.class_label, roles.class_text)
+    keys = roles.class_keys
     names = texts_at(values, keys[1])
     if not keys[0] and len(legend.by_name) < MAX_CLASSES:
         for name in names:

@@ -44,7 +44,6 @@ _MAX_LABELS = 1000  # per record
 _MAX_CAPTIONS = 6
 _MAX_CHARACTERS = 300  # per text
 _ALPHA = 128
-_FORMATS = ("PNG", "JPEG", "BMP")
 _PANOPTIC_IMAGE, _PANOPTIC_IDS = "panoptic_image", "panoptic_objects/id"  # features of TFDS
 _CATEGORIES = "image/panoptic/category_mask"
 _SEMANTIC = "image/segmentation/class/encoded"
@@ -117,7 +116,7 @@ class MaskLayer:
         info = check_image(mask)
         require_size(*info.size_px, self._pixels_left)
         self._pixels_left -= info.width_px * info.height_px
-        with decoding(), Image.open(io.BytesIO(mask), formats=_FORMATS) as image:
+        with decoding(), Image.open(io.BytesIO(mask), formats=("PNG", "JPEG", "BMP")) as image:
             small = image.resize(self._size_px, Image.Resampling.NEAREST)
         numbers = np.asarray(small).astype(np.int64)  # for a palette the indices, not the colors
         if numbers.ndim == 2:

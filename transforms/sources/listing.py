@@ -23,7 +23,6 @@ from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Entry, open_st
 MAX_IMAGE_BYTES = 256 * 2**20
 DIGEST_MODULUS = 2**256
 """Modulus of digests of sets; such a digest is a sum."""
-_STAGE = "pin_blobs"
 HIDDEN = "hidden"
 NOT_AN_IMAGE = "not_called_an_image"
 IMAGE_EXTENSIONS = frozenset(
@@ -103,7 +102,7 @@ def pin_sample(sample: Sample, entry: Entry | None, blob_index: int = 0) -> Samp
     blob = sample.blobs[blob_index]
     code, detail = listing_fault(entry)
     if entry is None or code:
-        return sample.reject(_STAGE, code, detail, blob_index)
+        return sample.reject("pin_blobs", code, detail, blob_index)
     pins = entry.size_bytes, entry.pin, entry.crc32c
     pinned = Blob(blob.root, blob.name, *pins, orientation=blob.orientation)
     blobs = (*sample.blobs[:blob_index], pinned, *sample.blobs[blob_index + 1 :])

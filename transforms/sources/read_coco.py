@@ -148,7 +148,7 @@ class _ImageReader:
         self._files, self._given = files, given
         self._splitting = reader.splitting
         self._rules = rules = reader.rules
-        self._split_of = {image.id: self._split_for(image) for image in files.images}
+        self._split_by_id = {image.id: self._draw_split(image) for image in files.images}
         self._annotations = Counter[str]()
         self._category_ids = {label.id for label in files.labels}
         self._has_objects = "boxes" in files.found
@@ -166,16 +166,16 @@ class _ImageReader:
             yield from self._items_of(annotated, split, position)
         yield from self._summaries()
 
-    def _split_for(self, image: CocoImage) -> str:
+    def _draw_split(self, image: CocoImage) -> str:
         fields = {name: self._files.field_of(image) for name in self._splitting.fields.values()}
         return self._splitting.split_of(self._given, str(image.id), fields, _where(image))
 
     def _split(self, image_id: int | str) -> str:
         """Return an image's split. An unknown image gets one by its id, or the first image's."""
-        if image_id in self._split_of:
-            return self._split_of[image_id]
+        if image_id in self._split_by_id:
+            return self._split_by_id[image_id]
         if "split_by" in self._splitting.fields:  # An unknown image has no fields.
-            return next(iter(self._split_of.values()), self._splitting.splits(())[0])
+            return next(iter(self._split_by_id.values()), self._splitting.splits(())[0])
         return self._splitting.split_of_file(self._given, str(image_id))
 
     def _orphans(self) -> Iterator[Rejected]:

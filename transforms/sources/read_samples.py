@@ -53,6 +53,7 @@ class SplitTally(msgspec.Struct, frozen=True):
         repairs: number of repairs, by kind.
         sources: source files, if there are several.
         class_names: sorted class names, if the sources have no numeric ids.
+        named_ids: ids and names of the classes in records of other programs, such as `7 cat`.
         columns: facts of a table's columns, by name.
         rows: number of rows that `columns` describes.
         licenses: licenses in the sources, used or not.
@@ -78,10 +79,17 @@ class SplitTally(msgspec.Struct, frozen=True):
     repairs: dict[str, int] = {}
     sources: list[SourceFile] = []
     class_names: list[str] = []
+    named_ids: list[str] = []
     columns: list[ColumnFacts] = []
     rows: int = 0
     licenses: list[License] = []
     unused_keys: int = 0
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Number of samples left out on request, by filter; `excluded`, `earlier`."""
+        counts = {"excluded": self.excluded_samples, "earlier": self.earlier_samples}
+        return {name: count for name, count in (self.skipped | counts).items() if count}
 
 
 SplitTallyOutput = beam.pvalue.TaggedOutput[Literal["split_tallies"], SplitTally]
@@ -90,8 +98,8 @@ Item = Sample | Rejected | SplitTally
 """Output of readers.
 
 A `Sample` is a future record. A `Rejected` stands for a rejected sample or a dropped annotation. A
-`SplitTally` is a note with other facts, such as class names. `SplitCounter` counts samples,
-rejects and their annotations, so a note must not count these again.
+`SplitTally` from a reader is called a note. It holds other facts, such as class names.
+`SplitCounter` counts samples, rejects and their annotations, so a note must not.
 """
 
 _MAX_NOTES = 4096

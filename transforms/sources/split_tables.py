@@ -91,7 +91,7 @@ def read_groups(splitting: Splitting, access: Access) -> DigestValues:
     table = _parse_groups(data, uri)
     if not 0 < table.num_rows <= MAX_GROUP_ROWS:
         what = f"has {table.num_rows} rows, not 1 to {MAX_GROUP_ROWS}"
-        remedy = "leave out the keys that are alone in their group"
+        remedy = "give it rows, but no keys that are alone in their group"
         raise run_fault("E-TAB-FORMAT", uri, what, remedy)
     keys, groups = (_digests_in(table, name, splitting, uri) for name in table.column_names)
     order = np.argsort(keys, kind="stable")
