@@ -139,7 +139,7 @@ def test_a_data_set_with_an_other_or_missing_shard_is_refused(tmp_path: Path) ->
 BEGUN = "E-OUT-DATES {}-19: is unfinished; finish it with --date 2026-11-19, or delete it"
 LATER = (
     "E-OUT-DATES {0}-21: is of a later day, and was made without {0}-20;"
-    " give --date 2026-11-22 or a later one, or delete the later data sets"
+    " give a --date after 2026-11-22, or delete the later data sets"
 )
 DONE = {day: manifest(day) for day in ("18", "19", "20")}
 

@@ -254,7 +254,7 @@ def _finished_before(
     is_daily = name_below(output, expand_date(pattern, date)) == ""
     if later and is_daily and (overwrite or _last_file(output, access) != MANIFEST_NAME):
         what = f"is of a later day, and was made without {output}"
-        remedy = f"give --date {later[-1][0]} or a later one, or delete the later data sets"
+        remedy = f"give a --date after {later[-1][0]}, or delete the later data sets"
         raise run_fault("E-OUT-DATES", later[0][1], what, remedy)
     return finished
 
