@@ -120,7 +120,7 @@ def test_every_format_gives_the_same_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_table_without_rows(tmp_path: Path) -> None:
+def test_a_table_without_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "t.csv").write_text("a,b\n")
     argv = ("--table", tmp_path / "t.csv")
     empty = f"E-SET-EMPTY split train: no samples in {tmp_path}/t.csv; check them"
@@ -133,6 +133,9 @@ def test_a_table_without_rows(tmp_path: Path) -> None:
         ("b", "bytes", True),
     ]
     assert manifest.splits["train"].records == 0 and manifest.shards == []
+    (tmp_path / "t.csv").write_text("a,b\n1,2,\n")
+    assert fault(tmp_path / "out2", *argv, "--max_rejected", 1).startswith(nameless)
+    assert "E-ROW-CSV sample (key 0): " in caplog.text
 
 
 @pytest.mark.thorough

@@ -64,6 +64,8 @@ def make_job_plan(
     """
     _refuse_empty_sources(tallies, config)
     log_and_check_budget(rejected, tallies, config)
+    if rejected and not any(table.planned(tally.split).samples for tally in tallies):
+        show_rejects(sorted(rejected, key=reject_order), "rejected")  # no later fault says why
     found = _found(tallies, config)  # after the rejects, which say more if every row is rejected
     numbered = _numbered(tallies, config)
     known_labels, where = [*config.earlier.labels, *numbered], config.label_file or config.output
