@@ -178,7 +178,7 @@ def _find_parts(uri: str, split: str, access: Access) -> Iterator[read_data_set.
     if not named:
         what, remedy = f"is a data set without a split {split}", ", ".join(manifest.splits)
         raise run_fault("E-ARG", uri, what, f"give split as one of {remedy}")
-    is_plain = split in named and manifest.splits[split].records > 0
-    read = [split] if is_plain else named  # with size buckets, the split itself is empty
+    # With size buckets, the split itself has no records.
+    read = [split] if split in named and manifest.splits[split].records else named
     for shard in read_data_set.list_shards(storage, manifest, _RESTORE, read):
         yield from read_data_set.parts_of(shard)

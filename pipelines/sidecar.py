@@ -8,10 +8,15 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines import flags as shared
 from beam_tfrec.pipelines.cli import FlagGroup, config_of, main
 from beam_tfrec.pipelines.data_set import ImagesConfig, check_same_splits
-from beam_tfrec.pipelines.flags import SourceParser
+from beam_tfrec.pipelines.flags import (
+    SourceParser,
+    feature_names,
+    first_label_of,
+    parse_types,
+    paths_of,
+)
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.annotations.object_maps import BoxFormat, ObjectMap, parse_mapped
 from beam_tfrec.schemas.annotations.side_files import SideFormat, parse_side_file
@@ -256,10 +261,10 @@ def detection_of(flags: argparse.Namespace, known: Collection[str]) -> Detection
     Raises:
         ValueError: when a feature is unknown.
     """
-    features = shared.feature_names(flags.features)
+    features = feature_names(flags.features)
     if unknown := [name for name in features or () if name not in known]:
         raise ValueError(f"features must be of {', '.join(known)}, got {unknown[0]!r}: omit it")
-    first_label = shared.first_label_of(flags, 1)
+    first_label = first_label_of(flags, 1)
     return config_of(DetectionLayout, flags, features=features, first_label=first_label)
 
 
@@ -274,7 +279,7 @@ def fields_layout_of(flags: argparse.Namespace, unused: Sequence[str]) -> TableL
         ValueError: when such a flag is given, or a path has an empty key.
     """
     refuse_flags(flags, unused, "without fields")
-    types = shared.parse_types(flags.fields)
+    types = parse_types(flags.fields)
     if empty := [path for path in types if not all(path.split("."))]:
         raise ValueError(f"fields must have no empty key, got {empty[0]!r}: remove it")
     return TableLayout(types, with_image=True)
@@ -293,7 +298,7 @@ def refuse_flags(
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     return {
-        **shared.paths_of(flags, "images", "annotations"),
+        **paths_of(flags, "images", "annotations"),
         "format": format_of(flags),
         "layout": layout_of(flags),
     }

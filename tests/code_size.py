@@ -33,8 +33,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3991, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3550, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("pipelines", 3995, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3551, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 2774, ["transforms/sources/**/*.py"]),
     Budget("report", 1031, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
@@ -51,8 +51,8 @@ BUDGETS = (
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 998, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 21_195, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 29_992, ["tests/**/*.py"], all_lines=True),
+    Budget("all four packages", 21_200, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 29_999, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 143
 

@@ -84,9 +84,9 @@ def test_several_splits_are_read_as_one(tmp_path: Path) -> None:
     assert beam_tfrec.steps_per_epoch(root, train, 4) == 2
     for batch, what in {3: "a multiple of hosts=2", -8: "at least 1", 0.5: "a whole num"}.items():
         with pytest.raises(ValueError, match=rf"^global_batch must be {what}.*, got {batch}\b"):
-            beam_tfrec.steps_per_epoch(root, train, batch, 2)  # type: ignore[arg-type]
+            beam_tfrec.steps_per_epoch(root, train, batch, 2)
     with pytest.raises(ValueError, match=r"^hosts must be a whole number, got '2': give one"):
-        beam_tfrec.load(root, train, hosts="2")  # type: ignore[arg-type]
+        beam_tfrec.load(root, train, hosts="2")
     with pytest.raises(ValueError, match=r"^global_batch must be at most 6, got 8"):
         beam_tfrec.steps_per_epoch(root, train, 8, 2)
     for split in ([], ["fold0", "fold0"]):

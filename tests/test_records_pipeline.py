@@ -106,6 +106,13 @@ def shards_alone(data_set: Path, folder: Path) -> Path:
     return folder
 
 
+def test_ids_and_names_of_another_program_agree_with_numbered_classes(tmp_path: Path) -> None:
+    first = convert(tmp_path / "first", "--category_ids", "contiguous")
+    files = shards_alone(first, tmp_path / "files")
+    copied(tmp_path / "both", "--records", f"train={first}", f"other={files}")
+    assert digests(tmp_path / "both", "label_map.pbtxt") == digests(first, "label_map.pbtxt")
+
+
 def test_files_of_another_program_give_the_same_shards(
     whole: Path, resharded: Path, tmp_path: Path
 ) -> None:

@@ -274,9 +274,10 @@ def _numbered(tallies: Sequence[SplitTally], config: DataSetJob) -> list[Label]:
     """Return the labels from the label file, else from the sources' ids or class names."""
     if config.layout.copies_records:
         merged = merge_labels(tallies)
-        pairs = (named.split(" ", 1) for tally in tallies for named in tally.named_ids)
-        ids = {str(label.id) for label in merged}  # others are rejected, record by record
-        named = (Label(int(number), name) for number, name in pairs if number in ids)
+        pairs = (text.split(" ", 1) for tally in tallies for text in tally.named_ids)
+        known = {str(label.id): label for label in merged}  # records of others are rejected later
+        others = ((known[number], name) for number, name in pairs if number in known)
+        named = [msgspec.structs.replace(of, name=name) for of, name in others if name != of.text]
         return labels.unite_labels([*merged, *named], "all records")
     first_id = config.layout.first_label_id
     from_id = 1 if first_id is None else first_id  # of classes that only have names

@@ -56,8 +56,8 @@ def describe_record(
 ) -> tuple[ReadyRow, dict[str, int], set[str]]:
     """Return the index columns of a record's copy, and the facts for `RecordNotes.add_record`.
 
-    The source of a record of another program is its first image. Without names of all classes there
-    are none.
+    The source of a record of another program is its first image. Its class ids have names only if
+    it holds as many names as ids.
 
     Args:
         record: the parsed record.
